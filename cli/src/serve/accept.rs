@@ -31,6 +31,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SIGNAL_TIME: Duration = Duration::from_millis(50);
 const BACKLOG: u32 = 4096;
 
+/// Raises the number of connections that the system lets a process have, as far as it may be raised.
+#[cfg(unix)]
+pub fn raise_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the calls read and write the structure that they are given, and change nothing but this process's own limit.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// Other systems have no such limit.
+#[cfg(not(unix))]
+pub fn raise_limit() {}
+
 /// Takes an address.
 pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -75,8 +92,8 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drai
         }
     };
     wait(drain).await;
-    // What is left is told so, and has a moment to hear it.
-    server.engine.stop();
+    // Remaining connections get a notice and a moment to read it.
+    server.models.stop();
     wait(Duration::from_secs(2)).await;
 }
 

@@ -2,13 +2,15 @@
 
 use super::Server;
 use super::ask::Ask;
+use super::calls::{Call, Tools};
 use super::error::ApiError;
+use super::host::Host;
 use super::stops::{Found, Stops};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 use tensorlogic::serving::{Event, FinishReason, LogProbs, Ticket};
-use tensorlogic::text::{StreamDecoder, Tokenizer};
+use tensorlogic::text::{AnswerPart, AnswerReader, Tokenizer};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Why an answer ended.
@@ -20,12 +22,18 @@ pub enum Finish {
     Text(String),
     /// There are as many tokens as there may be.
     Length,
+    /// Functions are to be called.
+    Calls,
 }
 
 impl Finish {
     /// OpenAI's name of it.
     pub fn reason(&self) -> &'static str {
-        if *self == Finish::Length { "length" } else { "stop" }
+        match self {
+            Finish::End | Finish::Text(_) => "stop",
+            Finish::Length => "length",
+            Finish::Calls => "tool_calls",
+        }
     }
 }
 
@@ -49,6 +57,9 @@ impl Scored {
 #[derive(Clone, Debug)]
 pub struct Whole {
     pub text: String,
+    /// What the model thought.
+    pub thought: String,
+    pub calls: Vec<Call>,
     pub finish: Finish,
     pub scores: Vec<Scored>,
 }
@@ -59,6 +70,9 @@ pub struct Piece {
     /// The answer's number.
     pub index: usize,
     pub text: String,
+    pub thought: String,
+    /// Calls of functions, each whole.
+    pub calls: Vec<Call>,
     /// Its tokens, where they were asked for.
     pub scores: Vec<Scored>,
     /// Set at its end.
@@ -78,8 +92,10 @@ pub struct Usage {
 struct Row {
     /// Dropped when nothing more is wanted.
     ticket: Option<Ticket>,
-    decoder: StreamDecoder<Arc<Tokenizer>>,
+    reader: AnswerReader<Arc<Tokenizer>>,
     stops: Stops,
+    /// Calls so far.
+    calls: usize,
     /// When the last token came.
     last: Option<Instant>,
     /// What was said of the token that comes next.
@@ -88,11 +104,48 @@ struct Row {
     scores: Vec<Scored>,
 }
 
+impl Row {
+    /// What these parts give, up to a text that ends the answer.
+    fn piece(&mut self, index: usize, parts: Vec<AnswerPart>, tools: &Tools) -> Piece {
+        let mut piece = Piece { index, text: String::new(), thought: String::new(), calls: vec![], scores: vec![], finish: None };
+        for part in parts {
+            let text = match part {
+                AnswerPart::Text(text) => text,
+                AnswerPart::Thought(thought) => {
+                    piece.thought += &thought;
+                    continue;
+                }
+                AnswerPart::Calls { calls, .. } if !calls.is_empty() && calls.iter().all(|c| tools.has(&c.name)) => {
+                    let most = if tools.parallel { usize::MAX } else { 1 };
+                    let calls = calls.into_iter().take(most.saturating_sub(self.calls)).map(Call::new);
+                    let before = piece.calls.len();
+                    piece.calls.extend(calls);
+                    self.calls += piece.calls.len() - before;
+                    continue;
+                }
+                // A call of what there is not, or in an unknown notation.
+                AnswerPart::Calls { written, .. } => written,
+            };
+            match self.stops.push(&text) {
+                Found::Text(text) => piece.text += &text,
+                Found::Stop(text, n) => {
+                    piece.text += &text;
+                    piece.finish = Some(Finish::Text(self.stops.text(n).to_string()));
+                    return piece;
+                }
+            }
+        }
+        piece
+    }
+}
+
 /// All answers of a request. Dropping it cancels what is left of them.
 pub struct Running {
     server: Arc<Server>,
+    host: Arc<Host>,
     events: UnboundedReceiver<(usize, Event, Instant)>,
     rows: Vec<Row>,
+    tools: Tools,
     /// Answers that have not ended.
     open: usize,
     begun: Instant,
@@ -101,21 +154,29 @@ pub struct Running {
 
 impl Running {
     /// Submits `ask.n` answers to each prompt, on behalf of a client.
-    pub fn start(server: &Arc<Server>, ask: &Ask, prompts: &[Vec<u32>], client: &str, begun: Instant) -> Result<Running, ApiError> {
+    pub fn start(
+        server: &Arc<Server>,
+        host: &Arc<Host>,
+        ask: &Ask,
+        prompts: &[Vec<u32>],
+        client: &str,
+        begun: Instant,
+    ) -> Result<Running, ApiError> {
         let (sender, events) = unbounded_channel();
         let mut rows = Vec::new();
         for prompt in prompts {
             for k in 0..ask.n {
                 let (sender, index) = (sender.clone(), rows.len());
                 let listener = move |event| drop(sender.send((index, event, Instant::now())));
-                let ticket = Some(server.engine.submit_to(ask.request(prompt, k, client), listener)?);
-                let decoder = StreamDecoder::new(server.texts.tokenizer.clone(), true);
-                rows.push(Row { ticket, decoder, stops: Stops::new(ask.stops.clone()), last: None, next: None, scores: vec![] });
+                let ticket = Some(host.engine()?.submit_to(ask.request(prompt, k, client), listener)?);
+                let reader = ask.reader(host, prompt)?;
+                rows.push(Row { ticket, reader, stops: Stops::new(ask.stops.clone()), calls: 0, last: None, next: None, scores: vec![] });
             }
         }
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
         server.metrics.prompt_tokens.add(usage.prompt as u64);
-        Ok(Running { server: server.clone(), events, open: rows.len(), rows, begun, usage })
+        let (server, host, tools) = (server.clone(), host.clone(), ask.tools.clone());
+        Ok(Running { server, host, events, open: rows.len(), rows, tools, begun, usage })
     }
 
     /// The next piece of any answer; `None` when all have ended. After an error nothing more comes.
@@ -144,9 +205,9 @@ impl Running {
             return Ok(None);
         }
         let scored = |id: u32, log_prob: f32, top: Vec<Scored>| -> Result<Scored, ApiError> {
-            Ok(Scored { bytes: self.server.texts.tokenizer.token_bytes(id)?, log_prob, top })
+            Ok(Scored { bytes: self.host.texts.tokenizer.token_bytes(id)?, log_prob, top })
         };
-        let (found, reason) = match event {
+        let (parts, reason) = match event {
             Event::Token(token) => {
                 self.usage.written += 1;
                 self.server.metrics.token(row.last.replace(at), self.begun, at);
@@ -154,25 +215,28 @@ impl Running {
                     let top = top.into_iter().map(|(id, l)| scored(id, l, vec![])).collect::<Result<_, _>>()?;
                     row.scores.push(scored(token, chosen, top)?);
                 }
-                (row.stops.push(&row.decoder.push(token)?), None)
+                (row.reader.push(token)?, None)
             }
-            Event::Finished(reason, _) => (row.stops.push(&row.decoder.finish()?), Some(reason)),
+            Event::Finished(reason, _) => (row.reader.finish()?, Some(reason)),
             Event::LogProbs(l) => {
                 row.next = Some(l);
                 return Ok(None);
             }
             Event::Failed(e) => return Err(e.into()),
         };
-        let (text, finish) = match (found, reason) {
-            (Found::Text(text), None) if text.is_empty() => return Ok(None),
-            (Found::Text(text), None) => (text, None),
-            (Found::Stop(text, n), _) => (text, Some(Finish::Text(row.stops.text(n).to_string()))),
-            (Found::Text(text), Some(reason)) => {
-                let finish = if reason == FinishReason::Stop { Finish::End } else { Finish::Length };
-                (text + &row.stops.finish(), Some(finish))
-            }
-        };
-        let piece = Piece { index, text, scores: std::mem::take(&mut row.scores), finish };
+        let mut piece = row.piece(index, parts, &self.tools);
+        if let Some(reason) = reason.filter(|_| piece.finish.is_none()) {
+            piece.text += &row.stops.finish();
+            piece.finish = Some(match reason {
+                FinishReason::Length => Finish::Length,
+                FinishReason::Stop if row.calls > 0 => Finish::Calls,
+                FinishReason::Stop => Finish::End,
+            });
+        }
+        if piece.text.is_empty() && piece.thought.is_empty() && piece.calls.is_empty() && piece.finish.is_none() {
+            return Ok(None);
+        }
+        piece.scores = std::mem::take(&mut row.scores);
         let Some(finish) = &piece.finish else { return Ok(Some(piece)) };
         self.usage.cached += row.ticket.take().map_or(0, |t| t.cached());
         self.open -= 1;
@@ -182,11 +246,14 @@ impl Running {
 
     /// Waits for all answers.
     pub async fn collect(mut self) -> Result<(Vec<Whole>, Usage), ApiError> {
-        let mut all = vec![Whole { text: String::new(), finish: Finish::End, scores: Vec::new() }; self.rows.len()];
+        let none = Whole { text: String::new(), thought: String::new(), calls: vec![], finish: Finish::End, scores: vec![] };
+        let mut all = vec![none; self.rows.len()];
         while let Some(piece) = std::future::poll_fn(|cx| self.poll_piece(cx)).await {
             let piece = piece?;
             let own = &mut all[piece.index];
             own.text += &piece.text;
+            own.thought += &piece.thought;
+            own.calls.extend(piece.calls);
             own.scores.extend(piece.scores);
             if let Some(finish) = piece.finish {
                 own.finish = finish;

@@ -1,12 +1,15 @@
 //! What every route that writes text asks for: how tokens are chosen, how many, what ends an answer, and how it is sent.
 
-use super::Server;
+use super::calls::Tools;
 use super::error::ApiError;
 use super::fields::{Fields, is_empty};
+use super::format::{self, Format, Wanted};
+use super::host::Host;
 use serde_json::Value;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use tensorlogic::serving::{Request, Sampling};
+use tensorlogic::serving::{Constraint, Request, Sampling};
+use tensorlogic::text::{AnswerReader, Tokenizer};
 
 /// Answers to a request at most, over all of its prompts.
 pub const MAX_ANSWERS: usize = 256;
@@ -28,6 +31,13 @@ pub struct Ask {
     pub stream: bool,
     /// Whether a stream ends with what it took.
     pub stream_usage: bool,
+    /// Functions that the answer may call.
+    pub tools: Tools,
+    /// What answers must be.
+    format: Option<Wanted>,
+    constraint: Option<Box<dyn Constraint>>,
+    /// Whether an answer's thoughts and calls are told apart from its text.
+    pub chat: bool,
     cache_name: Arc<str>,
 }
 
@@ -38,10 +48,10 @@ pub fn random() -> u64 {
 
 impl Ask {
     /// Reads what all of OpenAI's routes have in common, apart from the number of tokens.
-    pub fn of(fields: &mut Fields, server: &Server) -> Result<Ask, ApiError> {
-        check_model(fields, server)?;
+    pub fn of(fields: &mut Fields, host: &Host) -> Result<Ask, ApiError> {
+        host.engine()?;
         let mut sampling = sampling(fields)?;
-        penalties(fields, &mut sampling, server)?;
+        penalties(fields, &mut sampling, host)?;
         let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
         sampling.seed = seed.unwrap_or_default() as u64;
         let stops = match fields.take("stop") {
@@ -50,12 +60,12 @@ impl Ask {
             Some(Value::Array(list)) => texts("stop", &list)?,
             Some(other) => return Err(super::fields::wrong("stop", &other, "a string or an array of strings")),
         };
-        let mut ends = server.texts.tokenizer.end_tokens().to_vec();
+        let mut ends = host.texts.tokenizer.end_tokens().to_vec();
         if fields.flag("ignore_eos")?.unwrap_or(false) {
             ends.clear();
         }
         if let Some(list) = fields.array("stop_token_ids")? {
-            ends.extend(server.texts.ids("stop_token_ids", &list, server.engine.vocab())?);
+            ends.extend(host.texts.ids("stop_token_ids", &list, host.vocab())?);
         }
         let stream = fields.flag("stream")?.unwrap_or(false);
         let mut stream_usage = false;
@@ -69,6 +79,7 @@ impl Ask {
             options.finish()?;
         }
         let salt = fields.string("cache_salt")?.unwrap_or_default();
+        let format = format::openai(fields)?;
         refuse(fields)?;
         let n = fields.count("n", 16)?.unwrap_or(1);
         Ask {
@@ -81,17 +92,21 @@ impl Ask {
             n,
             stream,
             stream_usage,
+            tools: Tools::none(),
+            format,
+            constraint: None,
+            chat: false,
             cache_name: salt.into(),
         }
         .stopping("stop", stops)
     }
 
     /// What Anthropic's and OpenAI's newer routes have: one answer, by these settings.
-    pub fn one(fields: &mut Fields, server: &Server) -> Result<Ask, ApiError> {
-        check_model(fields, server)?;
+    pub fn one(fields: &mut Fields, host: &Host) -> Result<Ask, ApiError> {
+        host.engine()?;
         let sampling = sampling(fields)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
-        let ends = server.texts.tokenizer.end_tokens().to_vec();
+        let ends = host.texts.tokenizer.end_tokens().to_vec();
         Ok(Ask {
             sampling,
             seeded: false,
@@ -102,6 +117,10 @@ impl Ask {
             n: 1,
             stream,
             stream_usage: true,
+            tools: Tools::none(),
+            format: None,
+            constraint: None,
+            chat: true,
             cache_name: "".into(),
         })
     }
@@ -117,6 +136,40 @@ impl Ask {
         Ok(Ask { stops, ..self })
     }
 
+    /// The same, as part of a conversation in which these functions may be called.
+    pub fn chat(self, tools: Tools) -> Ask {
+        Ask { tools, chat: true, ..self }
+    }
+
+    /// The same, with a form of the answer.
+    pub fn format(self, format: Option<Wanted>) -> Ask {
+        Ask { format, ..self }
+    }
+
+    /// The same, with what makes sure of the form of answers, or of their calls.
+    pub fn constrained(self, host: &Host) -> Result<Ask, ApiError> {
+        let wanted = match (&self.format, self.tools.forced()) {
+            (None, false) => return Ok(self),
+            (Some((_, name)), true) => {
+                return Err(ApiError::field(name, format!("{name} and a call that must be are both asked for; an answer has one form")));
+            }
+            (Some(wanted), _) => wanted.clone(),
+            (None, true) => (Format::Schema(self.tools.schema()), "tool_choice".to_string()),
+        };
+        Ok(Ask { constraint: Some(host.constraint(&wanted)?), ..self })
+    }
+
+    /// A reader of the answer to this prompt.
+    pub fn reader(&self, host: &Host, prompt: &[u32]) -> Result<AnswerReader<Arc<Tokenizer>>, ApiError> {
+        let plain = || AnswerReader::plain(host.texts.tokenizer.clone());
+        let tools = !self.tools.offered().is_empty();
+        match self.chat {
+            _ if self.tools.forced() => Ok(plain().answering(&[], true)?),
+            true if tools || self.constraint.is_none() => host.texts.reader(prompt, tools),
+            _ => Ok(plain()),
+        }
+    }
+
     /// The engine's request for answer `k` of these tokens, on behalf of a client.
     pub fn request(&self, prompt: &[u32], k: usize, client: &str) -> Request {
         let seed = if self.seeded { self.sampling.seed.wrapping_add(k as u64) } else { random() };
@@ -128,23 +181,10 @@ impl Ask {
             sampling: Sampling { seed, ..self.sampling.clone() },
             ends: self.ends.clone(),
             logprobs: self.logprobs,
+            constraint: self.constraint.clone(),
             cache_name,
         }
     }
-}
-
-/// A model's name is compared, and never opened. Without one, the server's is meant.
-pub fn check_model(fields: &mut Fields, server: &Server) -> Result<(), ApiError> {
-    match fields.string("model")? {
-        Some(name) if !server.model.is_named(&name) => Err(no_model(&name, server)),
-        _ => Ok(()),
-    }
-}
-
-/// The error for another model's name.
-pub fn no_model(name: &str, server: &Server) -> ApiError {
-    let message = format!("the model {name:?} is not here; this server has {:?}", server.model.id);
-    ApiError { status: hyper::StatusCode::NOT_FOUND, ..ApiError::field("model", message) }.code("model_not_found")
 }
 
 /// How tokens are chosen; without a temperature, as OpenAI's, at 1.
@@ -159,7 +199,7 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
 }
 
 /// What changes the logits of single tokens.
-fn penalties(fields: &mut Fields, sampling: &mut Sampling, server: &Server) -> Result<(), ApiError> {
+fn penalties(fields: &mut Fields, sampling: &mut Sampling, host: &Host) -> Result<(), ApiError> {
     sampling.presence_penalty = fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0);
     sampling.frequency_penalty = fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0);
     sampling.repetition_penalty = fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0);
@@ -167,8 +207,8 @@ fn penalties(fields: &mut Fields, sampling: &mut Sampling, server: &Server) -> R
     let Value::Object(bias) = bias else { return Err(super::fields::wrong("logit_bias", &bias, "an object")) };
     for (token, v) in bias {
         let name = format!("logit_bias[{token:?}]");
-        let id = token.parse::<u32>().ok().filter(|&id| (id as usize) < server.engine.vocab());
-        let id = id.ok_or_else(|| ApiError::field("logit_bias", format!("{name}: expected a token below {}", server.engine.vocab())))?;
+        let id = token.parse::<u32>().ok().filter(|&id| (id as usize) < host.vocab());
+        let id = id.ok_or_else(|| ApiError::field("logit_bias", format!("{name}: expected a token below {}", host.vocab())))?;
         let bias = v.as_f64().filter(|b| (-100.0..=100.0).contains(b));
         let bias = bias.ok_or_else(|| ApiError::field("logit_bias", format!("{name} is {v}; expected -100 to 100")))?;
         sampling.bias.push((id, bias as f32));
@@ -186,18 +226,12 @@ pub fn texts(name: &str, list: &[Value]) -> Result<Vec<String>, ApiError> {
 /// Refuses what would change the answer and is not supported, and leaves out what changes nothing.
 fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
     let one = |v: &Value| v.as_f64() == Some(1.0);
-    let text = |v: &Value| v.get("type").and_then(Value::as_str) == Some("text");
-    fields.only("response_format", text, "only {\"type\": \"text\"} is supported")?;
-    for name in ["tools", "functions"] {
-        fields.only(name, is_empty, "tools are not supported")?;
-    }
-    for name in ["tool_choice", "function_call"] {
-        fields.only(name, |v| matches!(v.as_str(), Some("none" | "auto")), "tools are not supported")?;
-    }
+    fields.only("functions", is_empty, "use tools")?;
+    fields.only("function_call", |v| matches!(v.as_str(), Some("none" | "auto")), "use tool_choice")?;
     fields.only("best_of", one, "only 1 is supported")?;
     fields.only("skip_special_tokens", |v| v == true, "only true is supported")?;
     fields.only("include_stop_str_in_output", |v| v == false, "only false is supported")?;
     fields.ignore(&["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
-    fields.ignore(&["parallel_tool_calls", "priority", "request_id"]);
+    fields.ignore(&["priority", "request_id"]);
     Ok(())
 }

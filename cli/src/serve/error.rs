@@ -93,6 +93,8 @@ impl From<TensorError> for ApiError {
     fn from(e: TensorError) -> ApiError {
         match e {
             TensorError::State(_) | TensorError::DeviceLost(_) | TensorError::OutOfMemory { .. } => ApiError::unavailable(e.to_string()),
+            // What a request asked for has no answer: a grammar without a way out, for instance.
+            TensorError::Value(message) => ApiError::bad(message),
             _ => ApiError::internal(e.to_string()),
         }
     }

@@ -82,7 +82,7 @@ impl Metrics {
         }
     }
 
-    /// A token came: the first of its answer, or behind one at `last`.
+    /// A token came: the first of its answer, or the one after the token at `last`.
     pub fn token(&self, last: Option<Instant>, begun: Instant, at: Instant) {
         self.generated.add(1);
         match last {
@@ -103,8 +103,12 @@ impl Metrics {
 
     /// All of them, with what the engine counts.
     pub fn text(&self, server: &Server) -> String {
-        let s = server.engine.stats();
+        let s = server.models.stats();
         let used = s.pages.saturating_sub(s.pages_available) as f64 / s.pages.max(1) as f64;
+        let hosts = server.models.loaded();
+        // Models may share a device.
+        let pipelines = hosts.iter().map(|h| h.device.pipeline_stats().pipelines).max().unwrap_or(0);
+        let round = server.models.in_round().unwrap_or_default();
         let mut out = String::new();
         let mut one = |kind: &str, name: &str, help: &str, value: f64| {
             let _ = writeln!(out, "# HELP tl_{name} {help}\n# TYPE tl_{name} {kind}\ntl_{name} {value}");
@@ -126,8 +130,10 @@ impl Metrics {
         one("counter", "read_steps_total", "Steps that read prompts.", s.read_steps as f64);
         one("counter", "write_steps_total", "Steps that wrote tokens.", s.write_steps as f64);
         one("counter", "cancelled_total", "Answers that were cancelled.", s.cancelled as f64);
-        one("counter", "pipelines_compiled_total", "Kernels that the device compiled.", server.device.pipeline_stats().pipelines as f64);
-        one("gauge", "engine_round_seconds", "How long the engine has been in its round.", server.engine.in_round().as_secs_f64());
+        one("counter", "pipelines_compiled_total", "Kernels that the device compiled.", pipelines as f64);
+        one("gauge", "engine_round_seconds", "How long the engine has been in its round.", round.as_secs_f64());
+        one("gauge", "models_loaded", "Models that are loaded.", hosts.len() as f64);
+        one("counter", "model_loads_total", "Times that a model was loaded.", server.models.loads.load(Relaxed) as f64);
         one("gauge", "connections", "Open connections.", self.connections.load(Relaxed) as f64);
         one("counter", "connections_refused_total", "Connections beyond the limit.", self.connections_refused.0.load(Relaxed) as f64);
         self.first_token.write("tl_time_to_first_token_seconds", "From a request's arrival to its first token.", &mut out);

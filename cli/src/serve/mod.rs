@@ -4,8 +4,14 @@ mod accept;
 mod answer;
 mod anthropic;
 mod ask;
+mod calls;
+mod embeddings;
 mod error;
 mod fields;
+mod format;
+#[cfg(feature = "grammar")]
+mod grammar;
+mod host;
 mod keys;
 mod metrics;
 mod openai;
@@ -15,33 +21,30 @@ mod stops;
 mod texts;
 mod tools;
 
-use crate::model::ModelArgs;
+use crate::embed::By;
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
+use host::Models;
 use keys::Keys;
 use metrics::Metrics;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tensorlogic::Device;
-use tensorlogic::serving::{Engine, EngineOptions};
-use tensorlogic::text::ChatTemplate;
-use texts::Texts;
 
 /// Answer many clients at once over HTTP, with the interfaces of OpenAI and Anthropic
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(
-    after_help = "Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models; /v1/messages (Anthropic's form); /tokenize, /detokenize,
+    after_help = "Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models; /v1/messages (Anthropic's form); /tokenize, /detokenize,
 /apply-template, /props; /health, /metrics; / is a page to chat on. Parameters and limits: docs/serving.md.
 
 Examples:
   tl serve                                             the default model, on http://127.0.0.1:8080
   tl serve model.gguf --port 9000 --rows 32
+  tl serve -m a.gguf -m b.gguf --memory 8192           two models, loaded when they are asked for
   tl serve --host 0.0.0.0 --api-key-file keys.txt      for others too; one key a line
 
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
@@ -50,9 +53,13 @@ Examples:
 Ctrl-C or SIGTERM: no more requests are taken, and those that run may end; a second Ctrl-C ends them."
 )]
 pub struct ServeArgs {
-    /// Model, as of --model
-    #[arg(value_name = "MODEL", conflicts_with = "model")]
-    name: Option<String>,
+    /// Models, as of --model; requests choose one by its name, without one the first
+    #[arg(value_name = "MODEL")]
+    models: Vec<String>,
+    /// Model: a GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]`; may be given several times. The first is loaded
+    /// at the start, others when a request names them [default: smollm2-135m-instruct]
+    #[arg(short, long = "model", value_name = "MODEL")]
+    more_models: Vec<String>,
     /// Address to listen on; others than this machine's own need --api-key, --api-key-file or --no-auth
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -98,37 +105,36 @@ pub struct ServeArgs {
     /// Seconds that running requests have to end after Ctrl-C or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
-    #[command(flatten)]
-    model: ModelArgs,
+    /// MiB that loaded models may take, their files and keys and values counted; the one that was not used for the longest time goes first [default:
+    /// no limit]
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// How hidden states become the vectors of /v1/embeddings [default: what the model's files say, else mean]
+    #[arg(long, value_enum)]
+    pooling: Option<By>,
+    /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
+    #[arg(long, env = "TL_DEVICE", default_value = "auto")]
+    device: String,
+    /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
+    #[arg(long)]
+    dtype: Option<String>,
+    /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// Download a missing model without asking
+    #[arg(short, long)]
+    yes: bool,
 }
 
 /// Context where `--ctx` does not say it, and the model supports as many.
 const CONTEXT: usize = 4096;
 
-/// What clients call the model.
-pub struct ModelName {
-    pub id: String,
-    /// The name of its file, which is understood too.
-    file: String,
-    pub created: u64,
-}
-
-impl ModelName {
-    pub fn is_named(&self, name: &str) -> bool {
-        name == self.id || name == self.file
-    }
-}
+/// Threads that read requests, load models and compute vectors, at most.
+const MAX_BLOCKING: usize = 16;
 
 /// What all requests share.
 pub struct Server {
-    pub engine: Engine,
-    pub device: Device,
-    pub texts: Texts,
-    pub model: ModelName,
-    /// Build, model, device and mode: what an answer depends on, besides the request.
-    pub fingerprint: String,
-    /// Requests that are read and written at a time.
-    pub rows: usize,
+    pub models: Models,
     pub keys: Keys,
     /// Origins whose pages may use the server.
     pub origins: Vec<String>,
@@ -145,18 +151,29 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
         let m = format!("--host {}: others could use the server; give --api-key or --api-key-file, or say --no-auth", args.host);
         return Err(Failure::Usage(m));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(4).build()?;
+    accept::raise_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(MAX_BLOCKING).build()?;
     let inside = runtime.enter();
     // Before the model is loaded, so that a port that is taken is found at once.
     let socket = accept::bind(address).map_err(|e| Failure::Usage(format!("{address}: {e}")))?;
-    let server = Arc::new(start(args, keys, global)?);
+    let server = Arc::new(Server {
+        models: Models::open(args, global)?,
+        keys,
+        origins: args.cors_origin.clone(),
+        metrics: Metrics::new(),
+        leaving: AtomicBool::new(false),
+    });
     interrupt::install();
     let listener = accept::listen(socket).map_err(|e| Failure::Usage(format!("{address}: {e}")))?;
     let at = listener.local_addr()?;
     drop(inside);
     let url = format!("http://{at}");
     match global.json {
-        true => output::result(&json!({ "url": url, "model": server.model.id, "context": server.engine.longest() }).to_string())?,
+        true => {
+            let models = server.models.names();
+            let ids: Vec<&str> = models.iter().map(|(name, _)| &*name.id).collect();
+            output::result(&json!({ "url": url, "model": ids[0], "models": ids, "context": models[0].1 }).to_string())?;
+        }
         false => output::result(&url)?,
     }
     let drain = Duration::from_secs(args.drain);
@@ -187,43 +204,4 @@ fn keys(args: &ServeArgs) -> Result<Keys, Failure> {
     }
     all.iter().for_each(|key| keys.add(key));
     Ok(keys)
-}
-
-/// Loads the model and prepares the engine.
-fn start(args: &ServeArgs, keys: Keys, global: Global) -> Result<Server, Failure> {
-    let model = ModelArgs { model: args.name.clone().or(args.model.model.clone()), ..args.model.clone() };
-    let template = match &args.chat_template {
-        None => None,
-        Some(file) => {
-            let source = std::fs::read_to_string(file).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
-            Some(ChatTemplate::new(&source)?)
-        }
-    };
-    let path = model.path(global)?;
-    let loaded = model.load_from(&path, global)?;
-    let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    // A path is nobody's business.
-    let given = model.model.unwrap_or(crate::model::DEFAULT.into());
-    let given = if std::path::Path::new(&given).exists() { file.clone() } else { given };
-    let id = args.alias.clone().unwrap_or(given);
-    let most = loaded.model.shape().context;
-    let context = Some(args.ctx.unwrap_or(CONTEXT.min(most)));
-    let kv_bytes = args.kv_memory.saturating_mul(1 << 20);
-    let (rows, waiting, deterministic) = (args.rows, args.waiting, args.deterministic);
-    let options = EngineOptions { rows, waiting, kv_bytes, context, deterministic, ..Default::default() };
-    let mode = format!("{} {id} {} {} {deterministic}", env!("CARGO_PKG_VERSION"), loaded.device.name(), loaded.model.shape().dtype);
-    let hash = Sha256::digest(mode.as_bytes());
-    let engine = Engine::start(loaded.model, &loaded.device, options)?;
-    Ok(Server {
-        engine,
-        device: loaded.device,
-        texts: Texts::new(loaded.tokenizer, template.or(loaded.template)),
-        model: ModelName { id, file, created: openai::now() },
-        fingerprint: format!("fp_{:02x}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3], hash[4]),
-        rows,
-        keys,
-        origins: args.cors_origin.clone(),
-        metrics: Metrics::new(),
-        leaving: AtomicBool::new(false),
-    })
 }

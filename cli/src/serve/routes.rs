@@ -5,9 +5,10 @@ use super::answer::Running;
 use super::ask::Ask;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::host::Host;
 use super::openai::{self, chat, completions, responses};
 use super::sse::{Form, Stream};
-use super::{anthropic, tools};
+use super::{anthropic, embeddings, tools};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -49,6 +50,7 @@ enum Route {
     Completions,
     Responses,
     Messages,
+    Embeddings,
     Tokenize,
     Detokenize,
     Template,
@@ -68,6 +70,7 @@ fn find(path: &str) -> Option<(Route, &'static str, Method)> {
         "/v1/completions" => (Route::Completions, "/v1/completions", post),
         "/v1/responses" => (Route::Responses, "/v1/responses", post),
         "/v1/messages" => (Route::Messages, MESSAGES, post),
+        "/v1/embeddings" => (Route::Embeddings, "/v1/embeddings", post),
         "/tokenize" => (Route::Tokenize, "/tokenize", post),
         "/detokenize" => (Route::Detokenize, "/detokenize", post),
         "/apply-template" => (Route::Template, "/apply-template", post),
@@ -138,31 +141,37 @@ async fn handle(
     match route {
         Route::Page => return Ok(page()),
         Route::Health => return health(server),
-        Route::Props => return Ok(json_reply(&tools::props(server))),
+
         Route::Metrics => return Ok(text_reply(server.metrics.text(server), "text/plain; version=0.0.4; charset=utf-8")),
-        Route::Models => return Ok(json_reply(&openai::models(server))),
+        Route::Models => return Ok(json_reply(&openai::models(&server.models))),
         Route::Model => {
-            // A path cannot have every character of a name; the server's own has none that is changed.
             let name = path.trim_start_matches("/v1/models/");
-            if !server.model.is_named(name) {
-                return Err(super::ask::no_model(name, server));
-            }
-            return Ok(json_reply(&openai::model(server)));
+            let models = server.models.names();
+            let own = models.iter().find(|(own, _)| own.is_named(name)).ok_or_else(|| server.models.no_model(name))?;
+            return Ok(json_reply(&openai::model(&own.0, own.1)));
         }
         _ => {}
     }
-    let body = body(request).await?;
+    let body = if method == Method::GET { Vec::new() } else { body(request).await? };
     if server.leaving.load(Relaxed) {
         return Err(ApiError::unavailable("the server is leaving"));
     }
     let reader = server.clone();
-    // Reading and tokenizing takes milliseconds, which other clients would wait for.
-    let work = tokio::task::spawn_blocking(move || read(&reader, route, &body));
-    let work = work.await.map_err(|_| panicked())??;
-    match work {
-        Read::Work(work) => write(server, work, &client, begun).await,
+    // Reading and tokenizing takes milliseconds, and loading a model seconds, which other clients would wait for.
+    match blocking(move || read(&reader, route, &body)).await? {
+        Read::Work(host, work) => write(server, &host, *work, &client, begun).await,
+        Read::Vectors(work) => {
+            let object = work.run(server).await;
+            server.metrics.finished(if object.is_ok() { "stop" } else { "error" }, begun);
+            Ok(json_reply(&object?))
+        }
         Read::Done(value) => Ok(json_reply(&value)),
     }
+}
+
+/// Runs what takes long on a thread where nobody waits for it.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| panicked())?
 }
 
 /// A request for answers, read and tokenized.
@@ -174,27 +183,35 @@ pub struct Work {
 
 /// What a body asks for.
 enum Read {
-    Work(Work),
+    Work(Arc<Host>, Box<Work>),
+    Vectors(embeddings::Work),
     /// Answered already.
     Done(Value),
 }
 
 fn read(server: &Server, route: Route, body: &[u8]) -> Result<Read, ApiError> {
-    let fields = Fields::of_body(body)?;
-    match route {
-        Route::Chat => chat::read(fields, server).map(Read::Work),
-        Route::Responses => responses::read(fields, server).map(Read::Work),
-        Route::Messages => anthropic::read(fields, server).map(Read::Work),
-        Route::Tokenize => tools::tokenize(fields, server).map(Read::Done),
-        Route::Detokenize => tools::detokenize(fields, server).map(Read::Done),
-        Route::Template => tools::apply_template(fields, server).map(Read::Done),
-        _ => completions::read(fields, server).map(Read::Work),
+    if route == Route::Props {
+        return Ok(Read::Done(tools::props(&*server.models.get(None)?)));
     }
+    let mut fields = Fields::of_body(body)?;
+    // A model's name is compared, and never opened.
+    let host = server.models.get(fields.string("model")?.as_deref())?;
+    let work = match route {
+        Route::Chat => chat::read(fields, &host)?,
+        Route::Responses => responses::read(fields, &host)?,
+        Route::Messages => anthropic::read(fields, &host)?,
+        Route::Embeddings => return embeddings::read(fields, host).map(Read::Vectors),
+        Route::Tokenize => return tools::tokenize(fields, &host).map(Read::Done),
+        Route::Detokenize => return tools::detokenize(fields, &host).map(Read::Done),
+        Route::Template => return tools::apply_template(fields, &host).map(Read::Done),
+        _ => completions::read(fields, &host)?,
+    };
+    Ok(Read::Work(host, Box::new(work)))
 }
 
-async fn write(server: &Arc<Server>, work: Work, client: &str, begun: Instant) -> Result<Reply, ApiError> {
+async fn write(server: &Arc<Server>, host: &Arc<Host>, work: Work, client: &str, begun: Instant) -> Result<Reply, ApiError> {
     let Work { ask, prompts, mut form } = work;
-    let running = Running::start(server, &ask, &prompts, client, begun)?;
+    let running = Running::start(server, host, &ask, &prompts, client, begun)?;
     if ask.stream {
         return Ok(stream(Stream::new(running, form)));
     }
@@ -277,14 +294,20 @@ async fn body(request: Request<Incoming>) -> Result<Vec<u8>, ApiError> {
     Ok(bytes)
 }
 
-fn health(server: &Server) -> Result<Reply, ApiError> {
+fn health(server: &Arc<Server>) -> Result<Reply, ApiError> {
     if server.leaving.load(Relaxed) {
         return Err(ApiError::unavailable("the server is leaving"));
     }
-    if !server.engine.is_running() {
-        return Err(ApiError::unavailable("the engine has stopped"));
-    }
-    match server.engine.in_round() {
+    let round = match server.models.in_round() {
+        Ok(round) => round,
+        Err(e) => {
+            // Where a device was lost, nobody may ask as long as this says so.
+            let server = server.clone();
+            drop(tokio::task::spawn_blocking(move || server.models.revive()));
+            return Err(e);
+        }
+    };
+    match round {
         time if time > STEP_TIME => Err(ApiError::unavailable(format!("a step has taken {} s so far", time.as_secs()))),
         _ => Ok(json_reply(&json!({ "status": "ok" }))),
     }

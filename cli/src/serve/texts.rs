@@ -1,10 +1,12 @@
 //! Text to tokens and back: conversations by the model's template, with special tokens in what users write taken as letters.
 
+use super::calls::as_text;
 use super::error::ApiError;
 use super::fields::{Fields, is_empty, wrong};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::sync::Arc;
-use tensorlogic::text::{ChatTemplate, Tokenizer};
+use tensorlogic::text::{AnswerReader, ChatTemplate, Tokenizer};
 
 /// A character that no text has: it divides the names of special tokens in messages, so that they are not read as those.
 const DIVIDER: char = '\u{FDD0}';
@@ -16,13 +18,20 @@ const TEMPLATE_SETTINGS: [&str; 5] = ["enable_thinking", "thinking", "reasoning_
 pub struct Texts {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
+    /// What knows the marks of calls and thoughts in answers: the template, and where that knows no functions, the marks of which it is told.
+    marks: Option<ChatTemplate>,
     /// The names of special tokens.
     special: Vec<String>,
 }
 
+/// The marks of calls in answers of models whose template knows no functions.
+const CALL_MARKS: &str = "<tool_call></tool_call>";
+
 /// A conversation as a client gives it.
 pub struct Conversation {
     messages: Vec<Value>,
+    /// Functions that the model may call, in OpenAI's form.
+    pub tools: Vec<Value>,
     /// Further variables of the template.
     settings: Map<String, Value>,
     /// Whether the model is to speak next.
@@ -35,7 +44,15 @@ impl Texts {
         let special = ids.filter(|&id| tokenizer.is_special(id)).filter_map(|id| tokenizer.token(id).map(String::from));
         // A name of one letter cannot be divided, and is no name that a user would have to be kept from.
         let special = special.filter(|s| s.chars().count() > 1).collect();
-        Texts { tokenizer: Arc::new(tokenizer), template, special }
+        let marks = template.as_ref().filter(|t| !t.mentions("tools")).map(ChatTemplate::source).unwrap_or_default();
+        let marks = ChatTemplate::new(&format!("{{# {CALL_MARKS} #}}{marks}")).ok();
+        Texts { tokenizer: Arc::new(tokenizer), template, marks, special }
+    }
+
+    /// A reader of the answer to this prompt.
+    pub fn reader(&self, prompt: &[u32], tools: bool) -> Result<AnswerReader<Arc<Tokenizer>>, ApiError> {
+        let native = self.template.as_ref().filter(|t| !tools || t.mentions("tools"));
+        Ok(AnswerReader::new(self.tokenizer.clone(), native.or(self.marks.as_ref())).answering(prompt, tools)?)
     }
 
     /// A conversation's text, in which special tokens that users wrote are divided.
@@ -46,27 +63,34 @@ impl Texts {
         };
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token(id)).unwrap_or_default();
         let mut variables = talk.settings.clone();
-        let messages = talk.messages.iter().map(|m| self.guarded(m)).collect();
+        let mut messages: Vec<Value> = talk.messages.iter().map(|m| self.guarded(m)).collect();
+        let mut tools: Vec<Value> = talk.tools.iter().map(|t| self.guarded(t)).collect();
+        let calls = |m: &Value| m["role"] == "tool" || m["tool_calls"].is_array();
+        if !template.mentions("tools") && (!tools.is_empty() || messages.iter().any(calls)) {
+            messages = as_text(messages, &tools);
+            tools.clear();
+        }
         variables.insert("messages".into(), Value::Array(messages));
         variables.insert("add_generation_prompt".into(), talk.open.into());
         variables.insert("bos_token".into(), name(self.tokenizer.bos()).into());
         variables.insert("eos_token".into(), name(self.tokenizer.end_tokens().first().copied()).into());
-        variables.insert("tools".into(), Value::Null);
+        variables.insert("tools".into(), if tools.is_empty() { Value::Null } else { Value::Array(tools) });
         variables.insert("documents".into(), Value::Null);
         // What a template refuses is the conversation: roles that do not alternate, for instance.
         template.render_variables(&variables).map_err(|e| ApiError::field("messages", e.to_string()))
     }
 
-    /// A message whose texts have no special token's name.
-    fn guarded(&self, message: &Value) -> Value {
-        let guard = |v: &Value| match v {
+    /// A message or a function whose texts have no special token's name.
+    fn guarded(&self, value: &Value) -> Value {
+        match value {
             Value::String(s) => Value::String(self.special.iter().fold(s.replace(DIVIDER, ""), |text, name| {
                 let after = name.chars().next().map_or(0, char::len_utf8);
                 if text.contains(name) { text.replace(name, &format!("{}{DIVIDER}{}", &name[..after], &name[after..])) } else { text }
             })),
+            Value::Array(list) => list.iter().map(|v| self.guarded(v)).collect(),
+            Value::Object(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), self.guarded(v))).collect()),
             other => other.clone(),
-        };
-        Value::Object(message.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), guard(v))).collect())
+        }
     }
 
     /// A conversation as the text that the model reads.
@@ -114,7 +138,7 @@ impl Conversation {
             return Err(ApiError::field("messages", "messages is empty; give at least one"));
         }
         let messages = list.into_iter().enumerate().map(|(i, m)| message(format!("messages[{i}]"), m)).collect::<Result<_, _>>()?;
-        let mut talk = Conversation::new(messages);
+        let mut talk = Conversation::new(named_results(messages));
         talk.open = fields.flag("add_generation_prompt")?.unwrap_or(true);
         if let Some(given) = fields.take("chat_template_kwargs") {
             let mut given = Fields::of("chat_template_kwargs".into(), given)?;
@@ -129,7 +153,7 @@ impl Conversation {
     }
 
     pub fn new(messages: Vec<Value>) -> Conversation {
-        Conversation { messages, settings: Map::new(), open: true }
+        Conversation { messages, tools: Vec::new(), settings: Map::new(), open: true }
     }
 }
 
@@ -141,21 +165,80 @@ fn message(path: String, value: Value) -> Result<Value, ApiError> {
     let role = match role.as_str() {
         "developer" | "system" => "system",
         "user" | "assistant" => &role,
-        "tool" | "function" => return Err(ApiError::field(&name, format!("{name}: tools are not supported"))),
-        other => return Err(ApiError::field(&name, format!("{name} is {other:?}; expected system, developer, user or assistant"))),
+        "tool" => "tool",
+        other => return Err(ApiError::field(&name, format!("{name} is {other:?}; expected system, developer, user, assistant or tool"))),
     };
+    let calls = match role {
+        "assistant" => m.array("tool_calls")?.unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let list = m.name("tool_calls");
+    let calls = calls.into_iter().enumerate().map(|(i, c)| tool_call(format!("{list}[{i}]"), c)).collect::<Result<Vec<_>, _>>()?;
     for field in ["tool_calls", "function_call", "audio", "annotations"] {
         m.only(field, is_empty, "is not supported")?;
     }
     m.only("refusal", |_| false, "is not supported")?;
+    // What an answer of ours had; templates leave it out themselves.
+    let thought = m.string("reasoning_content")?.filter(|_| role == "assistant");
     let name = m.name("content");
-    let content = content(&name, m.take("content").unwrap_or(Value::Null), &["text"])?;
+    let content = match m.take("content") {
+        // An answer that is nothing but calls has no content.
+        None if !calls.is_empty() => String::new(),
+        given => content(&name, given.unwrap_or(Value::Null), &["text"])?,
+    };
     let mut message = json!({ "role": role, "content": content });
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    if let Some(thought) = thought {
+        message["reasoning_content"] = thought.into();
+    }
+    if role == "tool" {
+        let name = m.name("tool_call_id");
+        let id = m.string("tool_call_id")?.ok_or_else(|| ApiError::field(&name, format!("{name} is missing")))?;
+        message["tool_call_id"] = id.into();
+    }
     if let Some(name) = m.string("name")? {
         message["name"] = name.into();
     }
     m.finish()?;
     Ok(message)
+}
+
+/// A call in a message as templates read it: its arguments are an object.
+fn tool_call(path: String, value: Value) -> Result<Value, ApiError> {
+    let mut call = Fields::of(path, value)?;
+    call.only("type", |t| t == "function", "only \"function\" is supported")?;
+    call.ignore(&["index"]);
+    let id = call.string("id")?.unwrap_or_default();
+    let name = call.name("function");
+    let mut own = Fields::of(name.clone(), call.take("function").ok_or_else(|| ApiError::field(&name, format!("{name} is missing")))?)?;
+    call.finish()?;
+    let name = own.name("name");
+    let function = own.string("name")?.ok_or_else(|| ApiError::field(&name, format!("{name} is missing")))?;
+    let arguments = own.string("arguments")?.unwrap_or_default();
+    own.finish()?;
+    Ok(call_message(&id, &function, &arguments))
+}
+
+/// A call of an assistant's message as templates read it; arguments that are no JSON stay text.
+pub fn call_message(id: &str, name: &str, arguments: &str) -> Value {
+    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| Value::String(arguments.into()));
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+/// Messages whose results have the names of the functions that were called, which some templates write.
+pub fn named_results(mut messages: Vec<Value>) -> Vec<Value> {
+    let mut names: HashMap<String, Value> = HashMap::new();
+    for m in &mut messages {
+        for call in m["tool_calls"].as_array().into_iter().flatten() {
+            names.insert(call["id"].as_str().unwrap_or_default().into(), call["function"]["name"].clone());
+        }
+        if m["role"] == "tool" && m["name"].is_null() {
+            m["name"] = m["tool_call_id"].as_str().and_then(|id| names.get(id)).cloned().unwrap_or_else(|| "function".into());
+        }
+    }
+    messages
 }
 
 /// The text of a message's content: a string, or a list of parts of these types.

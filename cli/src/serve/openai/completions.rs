@@ -1,11 +1,11 @@
 //! `/v1/completions`.
 
 use super::{Head, usage};
-use crate::serve::Server;
 use crate::serve::answer::{Finish, Piece, Scored, Usage, Whole};
 use crate::serve::ask::{Ask, MAX_ANSWERS};
 use crate::serve::error::ApiError;
 use crate::serve::fields::{Fields, wrong};
+use crate::serve::host::Host;
 use crate::serve::routes::Work;
 use crate::serve::sse::{Form, data};
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use tensorlogic::serving::Request;
 const MAX_TOKENS: usize = 16;
 
 /// Reads a request.
-pub fn read(mut fields: Fields, server: &Server) -> Result<Work, ApiError> {
-    let mut ask = Ask::of(&mut fields, server)?;
+pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
+    let mut ask = Ask::of(&mut fields, host)?.constrained(host)?;
     ask.max_tokens = Some(fields.count("max_tokens", i32::MAX as usize)?.unwrap_or(MAX_TOKENS));
     ask.logprobs = fields.integer("logprobs", 0..=Request::MOST_LOGPROBS as i64)?.map(|n| n as usize);
     fields.only("suffix", |v| v == "", "is not supported")?;
@@ -25,22 +25,22 @@ pub fn read(mut fields: Fields, server: &Server) -> Result<Work, ApiError> {
         return Err(ApiError::field("echo", "echo with logprobs is not supported"));
     }
     let prompt = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", "prompt is missing"))?;
-    let prompts = prompts(&prompt, server)?;
+    let prompts = prompts(&prompt, host)?;
     fields.finish()?;
     if prompts.len() * ask.n > MAX_ANSWERS {
         return Err(ApiError::field("prompt", format!("{} answers; at most {MAX_ANSWERS} are supported", prompts.len() * ask.n)));
     }
-    let texts = |ids: &Vec<u32>| server.texts.tokenizer.decode(ids, true).map_err(ApiError::from);
+    let texts = |ids: &Vec<u32>| host.texts.tokenizer.decode(ids, true).map_err(ApiError::from);
     let echo = if echo { prompts.iter().map(texts).collect::<Result<_, _>>()? } else { vec![String::new(); prompts.len()] };
     let echo = echo.into_iter().flat_map(|text| vec![text; ask.n]).collect();
     let (usage, scored) = (ask.stream_usage, ask.logprobs.is_some());
-    let form = Completion { head: Head::new("cmpl-", server), written: vec![0; prompts.len() * ask.n], echo, usage, scored };
+    let form = Completion { head: Head::new("cmpl-", host), written: vec![0; prompts.len() * ask.n], echo, usage, scored };
     Ok(Work { ask, prompts, form: Box::new(form) })
 }
 
 /// A text, tokens, or a list of either.
-fn prompts(prompt: &Value, server: &Server) -> Result<Vec<Vec<u32>>, ApiError> {
-    let (texts, vocab) = (&server.texts, server.engine.vocab());
+fn prompts(prompt: &Value, host: &Host) -> Result<Vec<Vec<u32>>, ApiError> {
+    let (texts, vocab) = (&host.texts, host.vocab());
     match prompt {
         Value::String(text) => Ok(vec![texts.encode(text, true)?]),
         Value::Array(list) if list.is_empty() => Err(ApiError::field("prompt", "prompt is empty; give at least one token")),

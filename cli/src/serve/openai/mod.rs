@@ -4,10 +4,10 @@ pub mod chat;
 pub mod completions;
 pub mod responses;
 
-use super::Server;
 use super::answer::Usage;
 use super::ask::random;
 use super::error::ApiError;
+use super::host::{Host, ModelName, Models};
 use super::sse::data;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,9 +26,9 @@ pub struct Head {
 
 impl Head {
     /// With an id that begins with `prefix`.
-    pub fn new(prefix: &str, server: &Server) -> Head {
+    pub fn new(prefix: &str, host: &Host) -> Head {
         let id = format!("{prefix}{:016x}{:08x}", random(), random() as u32);
-        Head { id, created: now(), model: server.model.id.clone(), fingerprint: server.fingerprint.clone() }
+        Head { id, created: now(), model: host.name.id.clone(), fingerprint: host.fingerprint.clone() }
     }
 
     /// An object of this kind.
@@ -64,12 +64,12 @@ fn fail(error: &ApiError, out: &mut String) {
 }
 
 /// The models that there are.
-pub fn models(server: &Server) -> Value {
-    json!({ "object": "list", "data": [model(server)] })
+pub fn models(models: &Models) -> Value {
+    let data: Value = models.names().iter().map(|(name, longest)| model(name, *longest)).collect();
+    json!({ "object": "list", "data": data })
 }
 
-/// The model.
-pub fn model(server: &Server) -> Value {
-    json!({ "id": server.model.id, "object": "model", "created": server.model.created, "owned_by": "tensorlogic",
-        "max_model_len": server.engine.longest() })
+/// A model, with the tokens of a request where it is loaded.
+pub fn model(name: &ModelName, longest: Option<usize>) -> Value {
+    json!({ "id": name.id, "object": "model", "created": name.created, "owned_by": "tensorlogic", "max_model_len": longest })
 }

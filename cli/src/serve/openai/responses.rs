@@ -1,19 +1,21 @@
 //! `/v1/responses`: one answer to a conversation that the request has in full; nothing is stored.
 
 use super::Head;
-use crate::serve::Server;
 use crate::serve::answer::{Finish, Piece, Usage, Whole};
 use crate::serve::ask::{Ask, random};
+use crate::serve::calls::{Call, Tools};
 use crate::serve::error::ApiError;
 use crate::serve::fields::{Fields, is_empty, wrong};
+use crate::serve::format;
+use crate::serve::host::Host;
 use crate::serve::routes::Work;
 use crate::serve::sse::{Form, named};
-use crate::serve::texts::{Conversation, content};
+use crate::serve::texts::{Conversation, call_message, content, named_results};
 use serde_json::{Value, json};
 
 /// Reads a request.
-pub fn read(mut fields: Fields, server: &Server) -> Result<Work, ApiError> {
-    let mut ask = Ask::one(&mut fields, server)?;
+pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
+    let mut ask = Ask::one(&mut fields, host)?.chat(Tools::responses(&mut fields)?);
     ask.max_tokens = fields.count("max_output_tokens", i32::MAX as usize)?;
     let instructions = fields.string("instructions")?;
     let mut messages: Vec<Value> = instructions.iter().map(|text| json!({ "role": "system", "content": text })).collect();
@@ -22,7 +24,7 @@ pub fn read(mut fields: Fields, server: &Server) -> Result<Work, ApiError> {
         Some(Value::String(text)) => messages.push(json!({ "role": "user", "content": text })),
         Some(Value::Array(list)) => {
             for (i, item) in list.into_iter().enumerate() {
-                messages.push(message(format!("input[{i}]"), item)?);
+                add(format!("input[{i}]"), item, &mut messages)?;
             }
         }
         Some(other) => return Err(wrong("input", &other, "a string or an array of messages")),
@@ -30,8 +32,6 @@ pub fn read(mut fields: Fields, server: &Server) -> Result<Work, ApiError> {
     for name in ["previous_response_id", "conversation", "prompt"] {
         fields.only(name, |_| false, "the server keeps nothing; send the whole conversation in input")?;
     }
-    fields.only("tools", is_empty, "tools are not supported")?;
-    fields.only("tool_choice", |v| matches!(v.as_str(), Some("none" | "auto")), "tools are not supported")?;
     fields.only("truncation", |v| v == "disabled", "only \"disabled\" is supported")?;
     fields.only("background", |v| v == false, "is not supported")?;
     fields.only("reasoning", is_empty, "is not supported")?;
@@ -39,25 +39,73 @@ pub fn read(mut fields: Fields, server: &Server) -> Result<Work, ApiError> {
     fields.only("top_logprobs", |v| v.as_i64() == Some(0), "is not supported")?;
     if let Some(text) = fields.take("text") {
         let mut text = Fields::of("text".into(), text)?;
-        text.only("format", |f| f["type"] == "text", "only {\"type\": \"text\"} is supported")?;
+        if let Some(format) = text.take("format") {
+            ask = ask.format(format::object("text.format", format, false)?);
+        }
+        text.ignore(&["verbosity"]);
         text.finish()?;
     }
+    ask = ask.constrained(host)?;
     let metadata = fields.take("metadata").unwrap_or(json!({}));
-    fields.ignore(&["store", "user", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "max_tool_calls"]);
+    fields.ignore(&["store", "user", "service_tier", "safety_identifier", "prompt_cache_key", "max_tool_calls"]);
     fields.ignore(&["stream_options"]);
     fields.finish()?;
-    let prompts = vec![server.texts.conversation(&Conversation::new(messages))?];
+    let mut talk = Conversation::new(named_results(messages));
+    talk.tools = ask.tools.offered().to_vec();
+    let prompts = vec![host.texts.conversation(&talk)?];
     let settings = json!({ "instructions": instructions, "max_output_tokens": ask.max_tokens, "temperature": ask.sampling.temperature,
-        "top_p": ask.sampling.top_p, "metadata": metadata });
+        "top_p": ask.sampling.top_p, "metadata": metadata, "parallel_tool_calls": ask.tools.parallel,
+        "tools": ask.tools.offered().iter().map(flat).collect::<Value>() });
     let item = format!("msg_{:016x}", random());
-    let form = Response { head: Head::new("resp_", server), settings, item, text: String::new(), finish: Finish::End, number: 0 };
+    let head = Head::new("resp_", host);
+    let form = Response { head, settings, item, text: String::new(), open: false, output: vec![], finish: Finish::End, number: 0 };
     Ok(Work { ask, prompts, form: Box::new(form) })
+}
+
+/// A function in the form that responses have.
+fn flat(tool: &Value) -> Value {
+    let mut flat = json!({ "type": "function", "strict": false });
+    for (name, v) in tool["function"].as_object().into_iter().flatten() {
+        flat[name] = v.clone();
+    }
+    flat
+}
+
+/// Appends an item of the input as templates read it; calls belong to one message of the assistant's.
+fn add(path: String, item: Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    match item["type"].as_str() {
+        Some("function_call") => {
+            let mut m = Fields::of(path, item)?;
+            let [id, name, arguments] = ["call_id", "name", "arguments"].map(|field| m.string(field).map(Option::unwrap_or_default));
+            m.ignore(&["type", "id", "status", "namespace", "caller"]);
+            m.finish()?;
+            let call = call_message(&id?, &name?, &arguments?);
+            match messages.last_mut().filter(|last| last["role"] == "assistant") {
+                Some(last) if last["tool_calls"].is_array() => {
+                    last["tool_calls"].as_array_mut().into_iter().for_each(|all| all.push(call.clone()))
+                }
+                Some(last) => last["tool_calls"] = json!([call]),
+                None => messages.push(json!({ "role": "assistant", "content": "", "tool_calls": [call] })),
+            }
+        }
+        Some("function_call_output") => {
+            let mut m = Fields::of(path, item)?;
+            let id = m.string("call_id")?.unwrap_or_default();
+            let name = m.name("output");
+            let output = content(&name, m.take("output").unwrap_or_default(), &["input_text", "output_text", "text"])?;
+            m.ignore(&["type", "id", "status", "caller"]);
+            m.finish()?;
+            messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
+        }
+        _ => messages.push(message(path, item)?),
+    }
+    Ok(())
 }
 
 /// A message of the input.
 fn message(path: String, item: Value) -> Result<Value, ApiError> {
     let mut m = Fields::of(path, item)?;
-    m.only("type", |t| t == "message", "only messages are supported")?;
+    m.only("type", |t| t == "message", "only messages, calls of functions and their results are supported")?;
     let name = m.name("role");
     let role = match m.string("role")?.as_deref() {
         Some("developer" | "system") => "system",
@@ -81,6 +129,10 @@ struct Response {
     /// The id of the message in it.
     item: String,
     text: String,
+    /// Whether the message was begun.
+    open: bool,
+    /// What has ended.
+    output: Vec<Value>,
     finish: Finish,
     /// Events so far.
     number: usize,
@@ -95,7 +147,7 @@ impl Response {
         });
         let mut value = json!({ "id": self.head.id, "object": "response", "created_at": self.head.created, "status": status,
             "model": self.head.model, "output": output, "usage": usage, "error": null, "incomplete_details": incomplete,
-            "parallel_tool_calls": false, "previous_response_id": null, "store": false, "tool_choice": "auto", "tools": [],
+            "previous_response_id": null, "store": false, "tool_choice": "auto",
             "text": { "format": { "type": "text" } }, "truncation": "disabled" });
         for (name, v) in self.settings.as_object().into_iter().flatten() {
             value[name] = v.clone();
@@ -124,43 +176,26 @@ impl Response {
 
     /// Where a part of the text is.
     fn place(&self) -> Value {
-        json!({ "item_id": self.item, "output_index": 0, "content_index": 0 })
+        json!({ "item_id": self.item, "output_index": self.output.len(), "content_index": 0 })
     }
-}
 
-impl Form for Response {
-    fn whole(&mut self, answers: Vec<Whole>, usage: &Usage) -> Value {
-        if let Some(answer) = answers.into_iter().next() {
-            (self.text, self.finish) = (answer.text, answer.finish);
+    /// Begins the message, where that was not done.
+    fn open(&mut self, out: &mut String) {
+        if std::mem::replace(&mut self.open, true) {
+            return;
         }
-        self.object(self.status(), json!([self.message(self.status(), json!([self.part()]))]), Some(usage))
-    }
-
-    fn begin(&mut self, _: &Usage, out: &mut String) {
-        let response = self.object("in_progress", json!([]), None);
-        self.event(out, "response.created", json!({ "response": response }));
-        self.event(out, "response.in_progress", json!({ "response": response }));
         let item = self.message("in_progress", json!([]));
-        self.event(out, "response.output_item.added", json!({ "output_index": 0, "item": item }));
+        self.event(out, "response.output_item.added", json!({ "output_index": self.output.len(), "item": item }));
         let mut value = self.place();
         value["part"] = self.part();
         self.event(out, "response.content_part.added", value);
     }
 
-    fn piece(&mut self, piece: Piece, out: &mut String) {
-        self.text += &piece.text;
-        if !piece.text.is_empty() {
-            let mut value = self.place();
-            value["delta"] = piece.text.into();
-            value["logprobs"] = json!([]);
-            self.event(out, "response.output_text.delta", value);
+    /// Ends the message, if there is one.
+    fn close(&mut self, out: &mut String) {
+        if !std::mem::replace(&mut self.open, false) {
+            return;
         }
-        if let Some(finish) = piece.finish {
-            self.finish = finish;
-        }
-    }
-
-    fn end(&mut self, usage: &Usage, out: &mut String) {
         let mut value = self.place();
         value["text"] = self.text.clone().into();
         value["logprobs"] = json!([]);
@@ -169,8 +204,88 @@ impl Form for Response {
         value["part"] = self.part();
         self.event(out, "response.content_part.done", value);
         let item = self.message(self.status(), json!([self.part()]));
-        self.event(out, "response.output_item.done", json!({ "output_index": 0, "item": item }));
-        let response = self.object(self.status(), json!([item]), Some(usage));
+        self.event(out, "response.output_item.done", json!({ "output_index": self.output.len(), "item": item }));
+        self.output.push(item);
+        // What follows a call is another message.
+        self.item = format!("msg_{:016x}", random());
+        self.text.clear();
+    }
+
+    /// Ends what is open; an answer without anything has an empty message.
+    fn finished(&mut self, out: &mut String) {
+        if self.output.is_empty() {
+            self.open(out);
+        }
+        self.close(out);
+    }
+
+    fn call(&mut self, call: &Call, out: &mut String) {
+        let index = self.output.len();
+        let id = format!("fc_{:016x}", random());
+        let item = |status: &str, arguments: &str| json!({ "id": id, "type": "function_call", "status": status, "call_id": call.id, "name": call.name, "arguments": arguments });
+        self.event(out, "response.output_item.added", json!({ "output_index": index, "item": item("in_progress", "") }));
+        let kind = "response.function_call_arguments";
+        let place = json!({ "item_id": id, "output_index": index });
+        let with = |name: &str| {
+            let mut value = place.clone();
+            value[name] = call.arguments.clone().into();
+            value
+        };
+        self.event(out, &format!("{kind}.delta"), with("delta"));
+        let mut done = with("arguments");
+        done["name"] = call.name.clone().into();
+        self.event(out, &format!("{kind}.done"), done);
+        self.event(out, "response.output_item.done", json!({ "output_index": index, "item": item("completed", &call.arguments) }));
+        self.output.push(item("completed", &call.arguments));
+    }
+}
+
+impl Form for Response {
+    fn whole(&mut self, answers: Vec<Whole>, usage: &Usage) -> Value {
+        let Some(answer) = answers.into_iter().next() else { return self.object(self.status(), json!([]), Some(usage)) };
+        self.finish = answer.finish.clone();
+        // The events of a stream make the items; nobody hears them.
+        let mut unheard = String::new();
+        let piece = Piece {
+            index: 0,
+            text: answer.text,
+            thought: answer.thought,
+            calls: answer.calls,
+            scores: vec![],
+            finish: Some(answer.finish),
+        };
+        self.piece(piece, &mut unheard);
+        self.finished(&mut unheard);
+        self.object(self.status(), self.output.clone().into(), Some(usage))
+    }
+
+    fn begin(&mut self, _: &Usage, out: &mut String) {
+        let response = self.object("in_progress", json!([]), None);
+        self.event(out, "response.created", json!({ "response": response }));
+        self.event(out, "response.in_progress", json!({ "response": response }));
+    }
+
+    fn piece(&mut self, piece: Piece, out: &mut String) {
+        if !piece.text.is_empty() {
+            self.open(out);
+            self.text += &piece.text;
+            let mut value = self.place();
+            value["delta"] = piece.text.into();
+            value["logprobs"] = json!([]);
+            self.event(out, "response.output_text.delta", value);
+        }
+        for call in &piece.calls {
+            self.close(out);
+            self.call(call, out);
+        }
+        if let Some(finish) = piece.finish {
+            self.finish = finish;
+        }
+    }
+
+    fn end(&mut self, usage: &Usage, out: &mut String) {
+        self.finished(out);
+        let response = self.object(self.status(), self.output.clone().into(), Some(usage));
         self.event(out, &format!("response.{}", self.status()), json!({ "response": response }));
     }
 

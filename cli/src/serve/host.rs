@@ -1,0 +1,420 @@
+//! The models of a server. Those that requests name are loaded; where memory is short, the one that was not used for the longest time goes first.
+
+use super::error::ApiError;
+use super::format::Wanted;
+#[cfg(feature = "grammar")]
+use super::grammar::Grammars;
+use super::openai;
+use super::texts::Texts;
+use super::{CONTEXT, ServeArgs};
+use crate::encoders;
+use crate::model::{self, ModelArgs};
+use crate::output::Failure;
+use crate::{Global, output};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+#[cfg(feature = "grammar")]
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tensorlogic::Device;
+use tensorlogic::models::inference::Pooling;
+use tensorlogic::models::{Embedder, Model};
+use tensorlogic::serving::{Constraint, Engine, EngineOptions, EngineStats};
+use tensorlogic::text::ChatTemplate;
+use tokio::sync::Semaphore;
+
+/// Requests that wait for a model to be loaded, at most.
+const MAX_LOADING: usize = 8;
+/// How long a request waits for models that are in use to become free.
+const ROOM_TIME: Duration = Duration::from_secs(30);
+
+/// What clients call a model.
+#[derive(Clone)]
+pub struct ModelName {
+    pub id: String,
+    /// The name of its file, which is understood too.
+    file: String,
+    pub created: u64,
+}
+
+impl ModelName {
+    pub fn is_named(&self, name: &str) -> bool {
+        name == self.id || name == self.file
+    }
+}
+
+/// What a model does.
+pub enum Kind {
+    /// Writes text, and gives vectors of its last hidden states, pooled in this way.
+    Decoder { engine: Engine, model: Arc<dyn Model>, pooling: Pooling },
+    /// Gives vectors.
+    Encoder(Box<Embedder>),
+}
+
+/// A model that is loaded.
+pub struct Host {
+    pub name: ModelName,
+    pub texts: Texts,
+    pub device: Device,
+    pub kind: Kind,
+    /// Build, model, device and mode: what an answer depends on, besides the request.
+    pub fingerprint: String,
+    /// Requests that are read and written at a time.
+    pub rows: usize,
+    /// Whoever computes vectors has its only permit.
+    pub vectors: Arc<Semaphore>,
+    #[cfg(feature = "grammar")]
+    grammars: OnceLock<Grammars>,
+}
+
+impl Host {
+    fn new(name: ModelName, texts: Texts, device: Device, kind: Kind, fingerprint: String, rows: usize) -> Host {
+        Host {
+            name,
+            texts,
+            device,
+            kind,
+            fingerprint,
+            rows,
+            vectors: Arc::new(Semaphore::new(1)),
+            #[cfg(feature = "grammar")]
+            grammars: OnceLock::new(),
+        }
+    }
+
+    /// The engine, where the model writes text.
+    pub fn engine(&self) -> Result<&Engine, ApiError> {
+        match &self.kind {
+            Kind::Decoder { engine, .. } => Ok(engine),
+            Kind::Encoder(_) => {
+                let message = format!("the model {:?} writes no text; it gives vectors, at /v1/embeddings", self.name.id);
+                Err(ApiError::field("model", message).code("model_not_supported"))
+            }
+        }
+    }
+
+    /// What makes sure that answers have this form.
+    #[cfg(feature = "grammar")]
+    pub fn constraint(&self, (format, name): &Wanted) -> Result<Box<dyn Constraint>, ApiError> {
+        let grammars = match self.grammars.get() {
+            Some(grammars) => grammars,
+            None => {
+                let made = Grammars::new(&self.texts.tokenizer)?;
+                self.grammars.get_or_init(|| made)
+            }
+        };
+        grammars.compile(format, name)
+    }
+
+    /// What would make sure that answers have this form.
+    #[cfg(not(feature = "grammar"))]
+    pub fn constraint(&self, (_, name): &Wanted) -> Result<Box<dyn Constraint>, ApiError> {
+        Err(ApiError::field(name, format!("{name}: the server was built without grammars")).code("unsupported_parameter"))
+    }
+
+    /// Whether requests can be answered.
+    fn is_there(&self) -> bool {
+        match &self.kind {
+            Kind::Decoder { engine, .. } => engine.is_running(),
+            Kind::Encoder(_) => true,
+        }
+    }
+
+    /// Tokens of a request at most.
+    pub fn longest(&self) -> usize {
+        match &self.kind {
+            Kind::Decoder { engine, .. } => engine.longest(),
+            Kind::Encoder(embedder) => embedder.max_tokens(),
+        }
+    }
+
+    /// Ids of tokens are below this number.
+    pub fn vocab(&self) -> usize {
+        match &self.kind {
+            Kind::Decoder { engine, .. } => engine.vocab(),
+            Kind::Encoder(embedder) => embedder.encoder().shape().vocab,
+        }
+    }
+}
+
+/// A model that may be loaded.
+struct Entry {
+    name: ModelName,
+    args: ModelArgs,
+    path: PathBuf,
+    /// Bytes of its files, and of keys and values.
+    bytes: u64,
+}
+
+/// A model that is loaded, and when it was asked for last.
+struct Loaded {
+    entry: usize,
+    used: Instant,
+    host: Arc<Host>,
+}
+
+/// All models of a server.
+pub struct Models {
+    entries: Vec<Entry>,
+    loaded: Mutex<Vec<Loaded>>,
+    /// Held by whoever loads a model, or makes room for one.
+    turn: Mutex<()>,
+    loading: AtomicUsize,
+    /// Whether no model is loaded any more.
+    leaving: AtomicBool,
+    /// Times that a model was loaded.
+    pub loads: AtomicUsize,
+    /// Bytes that all loaded models may take.
+    most: u64,
+    args: ServeArgs,
+    template: Option<String>,
+    global: Global,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Models {
+    /// Finds the files of all models, and loads the first.
+    pub fn open(args: &ServeArgs, global: Global) -> Result<Models, Failure> {
+        let named = args.models.iter().chain(&args.more_models).map(|name| Some(name.clone()));
+        let mut names: Vec<Option<String>> = named.collect();
+        if names.is_empty() {
+            names.push(None);
+        }
+        if names.len() > 1 && (args.alias.is_some() || args.chat_template.is_some() || args.adapter.is_some()) {
+            return Err(Failure::Usage("--alias, --chat-template and --adapter are for one model; several are given".into()));
+        }
+        let read = |file: &PathBuf| std::fs::read_to_string(file).map_err(|e| Failure::Error(format!("{}: {e}", file.display())));
+        let template = args.chat_template.as_ref().map(read).transpose()?;
+        let mut entries: Vec<Entry> = Vec::new();
+        for name in names {
+            let entry = Entry::new(args, name, global)?;
+            if entries.iter().any(|e| e.name.id == entry.name.id) {
+                return Err(Failure::Usage(format!("--model: {:?} is given twice", entry.name.id)));
+            }
+            entries.push(entry);
+        }
+        let most = args.memory.map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20));
+        if let Some(e) = entries.iter().find(|e| e.bytes > most) {
+            return Err(Failure::Usage(format!("--memory {}: {:?} alone takes {} MiB", most >> 20, e.name.id, e.bytes.div_ceil(1 << 20))));
+        }
+        let (loaded, turn, loading, loads) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let leaving = AtomicBool::new(false);
+        let models = Models { entries, loaded, turn, loading, leaving, loads, most, args: args.clone(), template, global };
+        // What is wrong with the first model is wrong with the command.
+        models.load(0)?;
+        Ok(models)
+    }
+
+    /// The names of all models, loaded or not, the usual one first, with the tokens of a request where they are known.
+    pub fn names(&self) -> Vec<(ModelName, Option<usize>)> {
+        let loaded = lock(&self.loaded);
+        let longest = |n: usize| loaded.iter().find(|l| l.entry == n).map(|l| l.host.longest());
+        self.entries.iter().enumerate().map(|(n, e)| (e.name.clone(), longest(n))).collect()
+    }
+
+    /// All models that are loaded.
+    pub fn loaded(&self) -> Vec<Arc<Host>> {
+        lock(&self.loaded).iter().map(|l| l.host.clone()).collect()
+    }
+
+    /// What all engines did and have to do.
+    pub fn stats(&self) -> EngineStats {
+        let mut all = EngineStats::default();
+        for host in self.loaded() {
+            let Kind::Decoder { engine, .. } = &host.kind else { continue };
+            let s = engine.stats();
+            all.running += s.running;
+            all.waiting += s.waiting;
+            all.pages += s.pages;
+            all.pages_available += s.pages_available;
+            all.pages_cached += s.pages_cached;
+            all.read_steps += s.read_steps;
+            all.write_steps += s.write_steps;
+            all.read_tokens += s.read_tokens;
+            all.cached_tokens += s.cached_tokens;
+            all.written_tokens += s.written_tokens;
+            all.put_back += s.put_back;
+            all.cancelled += s.cancelled;
+        }
+        all
+    }
+
+    /// The longest time that an engine has been in its round; an error where one has stopped.
+    pub fn in_round(&self) -> Result<Duration, ApiError> {
+        let mut longest = Duration::ZERO;
+        for host in self.loaded() {
+            let Kind::Decoder { engine, .. } = &host.kind else { continue };
+            if !engine.is_running() {
+                return Err(ApiError::unavailable("the engine has stopped"));
+            }
+            longest = longest.max(engine.in_round());
+        }
+        Ok(longest)
+    }
+
+    /// Ends all requests.
+    pub fn stop(&self) {
+        self.leaving.store(true, Relaxed);
+        for host in self.loaded() {
+            if let Kind::Decoder { engine, .. } = &host.kind {
+                engine.stop();
+            }
+        }
+    }
+
+    /// The model of this name, or the usual one; loads it where it is not there. Blocks.
+    pub fn get(&self, name: Option<&str>) -> Result<Arc<Host>, ApiError> {
+        let n = match name {
+            None => 0,
+            Some(name) => self.entries.iter().position(|e| e.name.is_named(name)).ok_or_else(|| self.no_model(name))?,
+        };
+        if let Some(host) = self.find(n) {
+            return Ok(host);
+        }
+        if self.loading.fetch_add(1, Relaxed) >= MAX_LOADING {
+            self.loading.fetch_sub(1, Relaxed);
+            return Err(ApiError::unavailable("too many requests wait for a model to be loaded"));
+        }
+        let loaded = self.load(n);
+        self.loading.fetch_sub(1, Relaxed);
+        loaded.map_err(|e| ApiError::unavailable(format!("the model {:?} could not be loaded: {e}", self.entries[n].name.id)))
+    }
+
+    /// Loads models anew whose device was lost. Blocks.
+    pub fn revive(&self) {
+        let gone: Vec<usize> = lock(&self.loaded).iter().filter(|l| !l.host.is_there()).map(|l| l.entry).collect();
+        for n in gone {
+            // The next request gets the reason.
+            let _ = self.load(n);
+        }
+    }
+
+    /// The error for a name that no model has.
+    pub fn no_model(&self, name: &str) -> ApiError {
+        let own: Vec<String> = self.entries.iter().map(|e| format!("{:?}", e.name.id)).collect();
+        let message = format!("the model {name:?} is not here; this server has {}", own.join(", "));
+        ApiError { status: hyper::StatusCode::NOT_FOUND, ..ApiError::field("model", message) }.code("model_not_found")
+    }
+
+    fn find(&self, n: usize) -> Option<Arc<Host>> {
+        let mut loaded = lock(&self.loaded);
+        let at = loaded.iter().position(|l| l.entry == n)?;
+        // One whose device was lost is loaded anew.
+        if !loaded[at].host.is_there() && !self.leaving.load(Relaxed) {
+            let gone = loaded.swap_remove(at);
+            drop(loaded);
+            drop(gone);
+            return None;
+        }
+        loaded[at].used = Instant::now();
+        Some(loaded[at].host.clone())
+    }
+
+    fn load(&self, n: usize) -> Result<Arc<Host>, Failure> {
+        let turn = lock(&self.turn);
+        // Another request may have loaded it meanwhile.
+        if let Some(host) = self.find(n) {
+            return Ok(host);
+        }
+        self.make_room(self.entries[n].bytes)?;
+        let host = Arc::new(self.entries[n].load(&self.args, self.template.as_deref(), self.global)?);
+        self.loads.fetch_add(1, Relaxed);
+        lock(&self.loaded).push(Loaded { entry: n, used: Instant::now(), host: host.clone() });
+        drop(turn);
+        Ok(host)
+    }
+
+    /// Lets models go that nobody uses, the one first that was not used for the longest time, until there is room for so many bytes.
+    fn make_room(&self, bytes: u64) -> Result<(), Failure> {
+        let start = Instant::now();
+        loop {
+            let mut loaded = lock(&self.loaded);
+            let taken: u64 = loaded.iter().map(|l| self.entries[l.entry].bytes).sum();
+            if taken.saturating_add(bytes) <= self.most {
+                return Ok(());
+            }
+            // Whoever uses a model has a handle of it, and new ones are given out under this lock.
+            let idle = |l: &Loaded| Arc::strong_count(&l.host) == 1;
+            let oldest = (0..loaded.len()).filter(|&i| idle(&loaded[i])).min_by_key(|&i| loaded[i].used);
+            let gone = oldest.map(|i| loaded.swap_remove(i));
+            drop(loaded);
+            match gone {
+                Some(gone) => {
+                    if !self.global.quiet {
+                        output::note(&format!("{} goes, to make room", gone.host.name.id));
+                    }
+                    drop(gone);
+                }
+                None if start.elapsed() > ROOM_TIME => return Err(Failure::Error("the models that are loaded are in use".into())),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn new(args: &ServeArgs, name: Option<String>, global: Global) -> Result<Entry, Failure> {
+        let (device, dtype, adapter) = (args.device.clone(), args.dtype.clone(), args.adapter.clone());
+        let args_of = ModelArgs { model: name.clone(), device, dtype, adapter, yes: args.yes };
+        let path = args_of.path(global)?;
+        let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let given = name.unwrap_or(model::DEFAULT.into());
+        // A path is nobody's business.
+        let given = if Path::new(&given).exists() { file.clone() } else { given };
+        let id = args.alias.clone().unwrap_or(given);
+        let bytes = size(&path).saturating_add((args.kv_memory as u64).saturating_mul(1 << 20));
+        Ok(Entry { name: ModelName { id, file, created: openai::now() }, args: args_of, path, bytes })
+    }
+
+    fn load(&self, args: &ServeArgs, template: Option<&str>, global: Global) -> Result<Host, Failure> {
+        if encoders::is_for(&self.path)? {
+            let opened = encoders::Opened::new(&self.args, &self.path, global)?;
+            let embedder = match args.pooling {
+                Some(pooling) => opened.embedder.with_pooling(pooling.into()),
+                None => opened.embedder,
+            };
+            let fingerprint = self.fingerprint(&opened.device, &format!("{:?}", embedder.encoder().shape().dtype), false);
+            let (texts, kind) = (Texts::new(opened.tokenizer, None), Kind::Encoder(Box::new(embedder.normalized(true))));
+            return Ok(Host::new(self.name.clone(), texts, opened.device, kind, fingerprint, args.rows));
+        }
+        let loaded = self.args.load_from(&self.path, global)?;
+        let template = template.map(ChatTemplate::new).transpose()?;
+        let shape = loaded.model.shape();
+        let context = Some(args.ctx.unwrap_or(CONTEXT.min(shape.context)));
+        let kv_bytes = args.kv_memory.saturating_mul(1 << 20);
+        let options = EngineOptions {
+            rows: args.rows,
+            waiting: args.waiting,
+            kv_bytes,
+            context,
+            deterministic: args.deterministic,
+            ..Default::default()
+        };
+        let fingerprint = self.fingerprint(&loaded.device, &shape.dtype.to_string(), args.deterministic);
+        let model: Arc<dyn Model> = loaded.model.into();
+        let engine = Engine::start(model.clone(), &loaded.device, options)?;
+        let kind = Kind::Decoder { engine, model, pooling: args.pooling.map_or(Pooling::Mean, Pooling::from) };
+        let texts = Texts::new(loaded.tokenizer, template.or(loaded.template));
+        Ok(Host::new(self.name.clone(), texts, loaded.device, kind, fingerprint, args.rows))
+    }
+
+    fn fingerprint(&self, device: &Device, dtype: &str, deterministic: bool) -> String {
+        let mode = format!("{} {} {} {dtype} {deterministic}", env!("CARGO_PKG_VERSION"), self.name.id, device.name());
+        let hash = Sha256::digest(mode.as_bytes());
+        format!("fp_{:02x}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3], hash[4])
+    }
+}
+
+/// Bytes of a file, or of the files of a folder.
+fn size(path: &Path) -> u64 {
+    let own = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+    match std::fs::read_dir(path) {
+        Ok(files) => files.flatten().map(|file| own(&file.path())).sum(),
+        Err(_) => own(path),
+    }
+}

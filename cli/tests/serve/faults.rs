@@ -1,0 +1,257 @@
+//! What must not bring a server down, nor mix or stall the answers of others: bursts, hostile bytes, slow and idle peers, too few descriptors, a lost device.
+
+use crate::server::{Reply, Server, TINY, raise_limit, read_reply};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Bytes of memory that a process has.
+#[cfg(target_os = "linux")]
+fn memory(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
+}
+
+/// A thread that takes little.
+fn spawn<'s, T: Send + 's>(
+    scope: &'s std::thread::Scope<'s, '_>,
+    work: impl FnOnce() -> T + Send + 's,
+) -> std::thread::ScopedJoinHandle<'s, T> {
+    std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, work).unwrap()
+}
+
+#[test]
+#[cfg(unix)]
+fn a_thousand_canaries_in_bursts_sing_as_alone() {
+    raise_limit();
+    let server = Server::start(&["--deterministic", "--rows", "16", "--waiting", "200", "--ctx", "32", "--max-connections", "2000"]);
+    let body = |i: usize| {
+        let prompt: String = "if music be the food of love play on ".chars().cycle().skip(i * 5).take(4 + i * 7 % 20).collect();
+        json!({ "prompt": prompt, "max_tokens": 4, "temperature": (i % 2) as f64, "seed": i, "stream": i % 3 == 0 })
+    };
+    let text = |reply: &Reply, i: usize| match i % 3 {
+        0 => reply.events().iter().map(|e| e["choices"][0]["text"].as_str().unwrap().to_string()).collect::<String>(),
+        _ => reply.json()["choices"][0]["text"].as_str().unwrap().to_string(),
+    };
+    let ask = |i: usize| server.post("/v1/completions", &body(i));
+    let alone: Vec<String> = (0..50).map(|i| text(&ask(i), i)).collect();
+    let (server, alone) = (&server, &alone);
+    let one = |n: usize| {
+        let i = n % 50;
+        // Some go away before their answer.
+        if n % 10 == 9 {
+            drop(server.send("POST", "/v1/completions", &[], &body(i).to_string()));
+        }
+        let mut refused = 0;
+        loop {
+            let reply = ask(i);
+            match reply.status {
+                200 => {
+                    assert_eq!(text(&reply, i), alone[i], "{}", body(i));
+                    return refused;
+                }
+                429 | 503 => {
+                    assert!(reply.header("retry-after").is_some());
+                    refused += 1;
+                    std::thread::sleep(Duration::from_millis(200 + (n % 7) as u64 * 100));
+                }
+                other => panic!("{other}: {}", reply.text()),
+            }
+        }
+    };
+    let refused: usize = std::thread::scope(|s| {
+        let all: Vec<_> = (0..1000).map(|n| spawn(s, move || one(n))).collect();
+        all.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    assert!(refused > 0, "the burst was none");
+    server.wait_until_idle();
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn bytes_that_are_nearly_a_request_cost_nothing() {
+    let server = Server::start(&["--ctx", "64"]);
+    let body = json!({ "prompt": "ROMEO:", "max_tokens": 2, "temperature": 0 }).to_string();
+    let head =
+        format!("POST /v1/completions HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-type: application/json\r\n", server.address);
+    let whole = format!("{head}content-length: {}\r\n\r\n{body}", body.len()).into_bytes();
+    let mut random = 7u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize
+    };
+    let mut round = |times: usize| {
+        for _ in 0..times {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + next() % 4 {
+                let at = next() % bytes.len();
+                match next() % 4 {
+                    0 => bytes[at] = next() as u8,
+                    1 => drop(bytes.remove(at)),
+                    2 => bytes.insert(at, next() as u8),
+                    _ => bytes.truncate(at + 1),
+                }
+            }
+            let mut stream = server.connect();
+            let _ = stream.write_all(&bytes);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            if let Ok(reply) = read_reply(&mut stream) {
+                assert!(reply.status < 500, "{:?}: {}", String::from_utf8_lossy(&bytes), reply.head);
+            }
+        }
+        server.wait_until_idle();
+    };
+    round(300);
+    let before = memory(&server);
+    round(700);
+    let grown = memory(&server).saturating_sub(before);
+    assert!(grown < 4 << 20, "{grown} bytes");
+    assert_eq!(server.complete(&json!({ "prompt": "ROMEO:", "max_tokens": 4 })).chars().count(), 4);
+}
+
+#[test]
+fn slow_peers_are_left() {
+    let server = Server::start(&[]);
+    // How long a connection lasts on which nothing more is sent, and what came.
+    let end = |sent: &str| {
+        let mut stream = server.connect();
+        stream.write_all(sent.as_bytes()).unwrap();
+        let (start, mut got) = (Instant::now(), Vec::new());
+        let _ = stream.read_to_end(&mut got);
+        (start.elapsed().as_secs(), String::from_utf8_lossy(&got).lines().next().unwrap_or_default().to_string())
+    };
+    let post = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"prompt\"";
+    std::thread::scope(|s| {
+        let all = ["", "GET /health HT", "GET /health HTTP/1.1\r\nhost: x\r\n", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n", post];
+        let all: Vec<_> = all.map(|sent| (sent, s.spawn(move || end(sent)))).into();
+        // Whoever sends a byte now and then is not waited for either.
+        let drip = s.spawn(|| {
+            let mut stream = server.connect();
+            let start = Instant::now();
+            while stream.write_all(b"a").is_ok() && start.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            start.elapsed().as_secs()
+        });
+        assert_eq!(server.complete(&json!({ "prompt": "ROMEO:", "max_tokens": 4 })).chars().count(), 4);
+        for (sent, end) in all {
+            let (seconds, line) = end.join().unwrap();
+            assert!((9..40).contains(&seconds), "{sent:?}: {seconds} s, {line:?}");
+            assert_eq!(line.contains("408"), sent == post, "{sent:?}: {line:?}");
+        }
+        assert!(drip.join().unwrap() < 40);
+    });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn idle_connections_cost_little() {
+    let limit = raise_limit();
+    let count = 10_000.min(limit.saturating_sub(500) / 2) as usize;
+    assert!(count >= 500, "{limit} descriptors");
+    let server = Server::start(&["--max-connections", "12000"]);
+    assert_eq!(server.get("/health").status, 200);
+    let before = memory(&server);
+    let idle: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
+    let start = Instant::now();
+    while server.metric("tl_connections") < count as f64 {
+        assert!(start.elapsed() < Duration::from_secs(15), "{} of {count}", server.metric("tl_connections"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let each = memory(&server).saturating_sub(before) / count as u64;
+    assert!(each < 20 << 10, "{each} bytes a connection");
+    let mut times: Vec<Duration> = (0..9)
+        .map(|_| {
+            let start = Instant::now();
+            assert_eq!(server.get("/health").status, 200);
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    // The median: this machine runs other tests.
+    assert!(times[4] < Duration::from_millis(100), "{times:?}");
+    drop(idle);
+    assert_eq!(server.complete(&json!({ "prompt": "ROMEO:", "max_tokens": 4 })).chars().count(), 4);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn descriptors_that_run_out_come_back() {
+    let server = Server::start_under("ulimit -n 64", TINY, &[]);
+    let many: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(many);
+    let reply = server.get("/health");
+    assert_eq!(reply.status, 200);
+    assert_eq!(server.complete(&json!({ "prompt": "ROMEO:", "max_tokens": 4 })).chars().count(), 4);
+}
+
+#[test]
+fn a_poisoned_request_fails_alone() {
+    let server = Server::start(&["--rows", "4"]);
+    let plain = json!({ "prompt": "ROMEO:", "max_tokens": 60, "temperature": 0 });
+    let want = server.complete(&plain);
+    let poison = [
+        r#"{"prompt": "a", "logit_bias": {"3": 1e999}}"#.to_string(),
+        json!({ "prompt": "a", "guided_json": { "type": "object" } }).to_string(),
+        json!({ "prompt": "a", "guided_regex": "(a{9999}){9999}b", "max_tokens": 4 }).to_string(),
+        json!({ "prompt": [4_000_000_000u32], "max_tokens": 4 }).to_string(),
+        json!({ "prompt": "a", "guided_json": { "allOf": vec![json!({ "pattern": "(a|aa)+$", "type": "string" }); 200] } }).to_string(),
+    ];
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..6).map(|_| s.spawn(|| server.complete(&plain))).collect();
+        for body in &poison {
+            let reply = server.ask("POST", "/v1/completions", &[], body);
+            assert!([200, 400].contains(&reply.status), "{body}: {} {}", reply.status, reply.text());
+        }
+        all.into_iter().for_each(|t| assert_eq!(t.join().unwrap(), want));
+    });
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn a_device_that_is_lost_is_opened_again() {
+    let Some(device) = crate::common::selector() else { return };
+    // The first device of the process is lost when it has so many submits, which are more than it takes to start.
+    let server = Server::start_on(device, &["--rows", "1", "--ctx", "64", "--kv-memory", "8", "--dtype", "f32"], "400");
+    let body = json!({ "prompt": "ROMEO:", "max_tokens": 50, "temperature": 0, "ignore_eos": true });
+    let start = Instant::now();
+    let mut lost = false;
+    while !lost {
+        assert!(start.elapsed() < Duration::from_secs(100), "the device was not lost");
+        let reply = server.post("/v1/completions", &body);
+        lost = reply.status != 200;
+        assert!([200, 503].contains(&reply.status), "{}", reply.text());
+    }
+    // A probe is enough to have the model loaded again.
+    while server.get("/health").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(300), "the device stayed lost");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(server.post("/v1/completions", &body).json()["usage"]["completion_tokens"], 50);
+    assert_eq!(server.metric("tl_model_loads_total"), 2.0);
+}
+
+#[test]
+fn the_dashboard_shows_what_there_is() {
+    let server = Server::start(&[]);
+    let metrics = server.get("/metrics").text().to_string();
+    let board: Value = serde_json::from_str(include_str!("../../../docs/deploy/grafana.json")).unwrap();
+    let mut names = 0;
+    for panel in board["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let words = target["expr"].as_str().unwrap().split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            for name in words.filter(|w| w.starts_with("tl_")) {
+                let name = name.trim_end_matches("_bucket");
+                assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}");
+                names += 1;
+            }
+        }
+    }
+    assert!(names > 15, "{names}");
+}
