@@ -2,6 +2,7 @@
 
 mod kernels;
 mod samples;
+mod scale;
 mod shader_hashes;
 mod targets;
 mod variants;
@@ -15,6 +16,8 @@ use verify::Options;
 const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
        cargo xtask shader-hashes [--diff FILE] [--show NAME]
        cargo xtask check-targets [--library] [--allow-missing]
+       cargo xtask scale [--lanes N --measured RANKS:MS,…] [OPTIONS]
+       mpirun -n N target/debug/xtask scale --link BYTES
        cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
   kernels        writes every kernel into the folder OUT, both the files and those generated for sample plans, as Metal
@@ -25,6 +28,10 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
   check-targets  type-checks the library and the command for macOS (Arm and x86-64) and Windows, and the library for iOS and wasm32, with
                  the standard libraries that `rustup target add` installs; --library leaves out the command; with --allow-missing a target
                  whose standard library is not available is reported as \"not checked\" and does not fail
+  scale          a model of training steps over ranks, whose assumptions stand in xtask/src/scale.rs. Without --lanes it prints predictions for 8 to
+                 1,024 ranks; with it, it compares the run that --lane-ms, --update-ms, --bytes, --gb-per-s, --latency-us, --sum-ns, --copy-ns,
+                 --jitter, --buckets and --cores describe with step times that were measured, and fails beyond a tenth. --link measures, under a
+                 launcher, what ranks exchange
   verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails if
                  the relative error exceeds 1e-3, or if a token with a margin of 0.02 or more differs";
 
@@ -56,6 +63,7 @@ fn run(args: &[String]) -> Result<bool, String> {
             }
             return targets::check(&options);
         }
+        Some("scale") => return scale::run(&args[1..], USAGE),
         Some("shader-hashes") => return shader_hashes::run(&args[1..]),
         Some("kernels") => {
             let (flags, folders): (Vec<&String>, Vec<&String>) = args[1..].iter().partition(|a| a.starts_with("--"));

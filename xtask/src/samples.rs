@@ -19,7 +19,7 @@ use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::ops::cutoff::Cutoff;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::ops::norm::grad::NormGradKernel;
-use tensorlogic::plan::{AdapterInfo, Kernel, SubgroupSync};
+use tensorlogic::plan::{AdapterInfo, Kernel, MatrixElements, SubgroupSync};
 use tensorlogic::quant::Affine;
 use tensorlogic::tensor::{Inputs, Key, Lowered, Meta, Op};
 use tensorlogic::tuning::Tuning;
@@ -72,7 +72,7 @@ pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// GPUs that differ in what kernels ask about: name and answers.
-pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
+pub fn adapters() -> [(&'static str, AdapterInfo); 7] {
     let plain = AdapterInfo { workgroup_bytes: 16_384, workgroup_threads: 256, tuning: Arc::new(Tuning::nvidia()), ..Default::default() };
     let apple = AdapterInfo {
         subgroup: 32,
@@ -86,7 +86,21 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
     let subgroup8 = AdapterInfo { subgroup: 8, coop: 0, ..apple.clone() };
     let subgroup64 = AdapterInfo { subgroup: 64, coop: 0, ..apple.clone() };
     let nvidia = AdapterInfo { workgroup_bytes: 49_152, coop: 16, coop_vectors: true, coherent: true, ..apple.clone() };
-    [("plain", plain), ("subgroup8", subgroup8), ("subgroup64", subgroup64), ("apple", apple), ("nvidia", nvidia)]
+    let metal = AdapterInfo { metal_bodies: true, tuning: Arc::new(Tuning::apple()), ..apple.clone() };
+    // Lanes hold matrices as NVIDIA's GPUs were found to.
+    let held: Vec<u32> =
+        (0..32u32).flat_map(|l| (0..8u32).map(move |e| (l / 4 + e / 2 % 2 * 8) * 16 + l % 4 * 2 + e % 2 + e / 4 * 8)).collect();
+    let elements = MatrixElements::find(16, &held, 8).map(Arc::new);
+    let nvidia_elements = AdapterInfo { elements, tuning: Arc::new(Tuning::nvidia()), ..nvidia.clone() };
+    [
+        ("plain", plain),
+        ("subgroup8", subgroup8),
+        ("subgroup64", subgroup64),
+        ("apple", apple),
+        ("metal", metal),
+        ("nvidia", nvidia),
+        ("nvidia elements", nvidia_elements),
+    ]
 }
 
 /// A stored tensor of zeros.

@@ -55,7 +55,7 @@ pub fn variants(take: Take<'_>) -> TensorResult<()> {
     reductions(out)?;
     tables(out)?;
     products(out)?;
-    joined_products(out)?;
+    fused_products(out)?;
     attention(out)?;
     attention_gradients(out)?;
     elementwise(out)
@@ -221,7 +221,7 @@ fn products(out: &mut Variants<'_>) -> TensorResult<()> {
 }
 
 /// Several products of one left side in a dispatch, with the normalization before them.
-fn joined_products(out: &mut Variants<'_>) -> TensorResult<()> {
+fn fused_products(out: &mut Variants<'_>) -> TensorResult<()> {
     let norm = |rms, weight, bias| Some(Normalization { rms, eps: 1e-5, weight, bias });
     let norms = [None, norm(true, true, false), norm(false, true, true), norm(true, false, false), norm(false, false, false)];
     for a in [F32, F16] {
