@@ -281,7 +281,7 @@ fn place(t: &Tensor) -> Place {
 }
 
 /// A partial gradient of a value: of all of it, or of a window of its row-major elements.
-enum Part {
+enum GradPart {
     Whole(Tensor),
     Window(Layout, Tensor),
 }
@@ -301,7 +301,7 @@ struct BackwardPass {
     create_graph: bool,
     /// Whether the pass ends at the tensors asked for.
     stop: bool,
-    parts: HashMap<Place, SmallVec<[Part; 1]>>,
+    parts: HashMap<Place, SmallVec<[GradPart; 1]>>,
     /// The inputs of each node passed, as they were when the pass began.
     inputs: HashMap<*const Node, Inputs>,
 }
@@ -339,7 +339,7 @@ impl BackwardPass {
         order
     }
 
-    fn add(&mut self, to: &Tensor, part: Part) {
+    fn add(&mut self, to: &Tensor, part: GradPart) {
         if to.node.tracked && to.dtype().is_float() {
             self.parts.entry(place(to)).or_default().push(part);
         }
@@ -348,7 +348,7 @@ impl BackwardPass {
     fn run(mut self, roots: Vec<(Tensor, Tensor)>, wanted: &HashSet<Place>) -> TensorResult<Found> {
         let order = self.order(&roots, wanted);
         for (y, g) in roots {
-            self.add(&y, Part::Whole(g));
+            self.add(&y, GradPart::Whole(g));
         }
         let mut found = Found::default();
         for t in order.iter().rev() {
@@ -386,7 +386,7 @@ impl BackwardPass {
             }
             let inputs = self.inputs.remove(&Arc::as_ptr(node)).unwrap_or_default();
             if inputs.is_empty() {
-                let m = "the graph behind a value is gone: backward has been here already; keep it with retain_graph";
+                let m = "the graph of a value is gone: backward has been here already; keep it with retain_graph";
                 return Err(TensorError::State(format!("backward: {m} ({})", node.at)));
             }
             let results = mode.run(|| self.node(node, &inputs, &outputs, &grads))?;
@@ -401,15 +401,15 @@ impl BackwardPass {
     }
 
     /// Gradients of a node's inputs.
-    fn node(&self, node: &Arc<Node>, inputs: &Inputs, outputs: &[Tensor], grads: &[Option<Tensor>]) -> TensorResult<Vec<Option<Part>>> {
-        let whole = |list: Grads| list.into_iter().map(|g| g.map(Part::Whole)).collect();
+    fn node(&self, node: &Arc<Node>, inputs: &Inputs, outputs: &[Tensor], grads: &[Option<Tensor>]) -> TensorResult<Vec<Option<GradPart>>> {
+        let whole = |list: Grads| list.into_iter().map(|g| g.map(GradPart::Whole)).collect();
         if let Some(backward) = node.extra.as_ref().and_then(|e| e.backward.as_ref()) {
             let g = grads[0].as_ref().expect("a gradient has reached the node");
             if !matches!(node.kind, Kind::View(_)) {
                 return Ok(whole(backward(inputs, g)?));
             }
             // The first input of an alias is its value, which has no gradient here.
-            let mut list: Vec<Option<Part>> = whole(backward(&inputs[1..], g)?);
+            let mut list: Vec<Option<GradPart>> = whole(backward(&inputs[1..], g)?);
             list.insert(0, None);
             return Ok(list);
         }
@@ -423,7 +423,7 @@ impl BackwardPass {
                 // Seen through an alias, whose row-major elements begin at its offset.
                 let parent = inputs.last().expect("the alias is the last input");
                 let own = Layout { offset: layout.offset - parent.layout().offset, ..*layout };
-                let mut list: Vec<Option<Part>> = inputs.iter().map(|_| None).collect();
+                let mut list: Vec<Option<GradPart>> = inputs.iter().map(|_| None).collect();
                 *list.last_mut().expect("as above") = Some(through_view(&own, &parent.meta(), g)?);
                 Ok(list)
             }
@@ -442,7 +442,7 @@ impl BackwardPass {
     }
 
     /// The gradient of an operation's definition.
-    fn defined(&self, op: &dyn crate::tensor::Op, inputs: &Inputs, g: &Option<Tensor>) -> TensorResult<Vec<Option<Part>>> {
+    fn defined(&self, op: &dyn crate::tensor::Op, inputs: &Inputs, g: &Option<Tensor>) -> TensorResult<Vec<Option<GradPart>>> {
         let none = || TensorError::Unsupported(format!("the gradient of {}", op.name()));
         let g = g.as_ref().ok_or_else(none)?;
         let track = Mode { grad: true, ..Mode::current() };
@@ -450,12 +450,12 @@ impl BackwardPass {
         let y = track.run(|| y.cast(g.dtype()))?;
         let mut found = inner(y, g.clone(), inputs, self.create_graph)?;
         // An input that stands twice gets its gradient once.
-        Ok(inputs.iter().map(|t| found.wanted.remove(&place(t)).map(Part::Whole)).collect())
+        Ok(inputs.iter().map(|t| found.wanted.remove(&place(t)).map(GradPart::Whole)).collect())
     }
 }
 
 /// The sum of a value's partial gradients.
-fn join(parts: SmallVec<[Part; 1]>, value: &Tensor) -> TensorResult<Tensor> {
+fn join(parts: SmallVec<[GradPart; 1]>, value: &Tensor) -> TensorResult<Tensor> {
     let meta = value.meta();
     let mut sum: Option<Tensor> = None;
     let mut add = |t: Tensor| -> TensorResult<()> {
@@ -469,8 +469,8 @@ fn join(parts: SmallVec<[Part; 1]>, value: &Tensor) -> TensorResult<Tensor> {
     let mut pieces: Vec<(Layout, Tensor)> = Vec::new();
     for p in parts {
         match p {
-            Part::Whole(t) => add(t)?,
-            Part::Window(layout, t) => {
+            GradPart::Whole(t) => add(t)?,
+            GradPart::Window(layout, t) => {
                 // Windows side by side are written into one tensor; one that may overlap another starts its own.
                 if !pieces.iter().all(|(l, _)| apart(l, &layout, &meta.shape)) {
                     add(windows(meta, std::mem::take(&mut pieces), value.node.at)?)?;
@@ -515,9 +515,9 @@ fn apart(a: &Layout, b: &Layout, shape: &Shape) -> bool {
 }
 
 /// The gradient of a view's base.
-fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Part> {
+fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<GradPart> {
     if layout.shape.count() == 0 {
-        return Ok(Part::Whole(Tensor::zeros(base.shape.dims(), base.dtype, g.device())?));
+        return Ok(GradPart::Whole(Tensor::zeros(base.shape.dims(), base.dtype, g.device())?));
     }
     // Repeated elements collect the gradients of all their places.
     let repeated: SmallVec<[isize; 8]> =
@@ -546,19 +546,19 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Part> 
     let all = separate && window.shape.count() == base.shape.count();
     window.offset = offset as usize;
     if all && g.layout().reshape(base.shape).is_some() {
-        return Ok(Part::Whole(g.reshape(&sizes(&base.shape))?));
+        return Ok(GradPart::Whole(g.reshape(&sizes(&base.shape))?));
     }
     if separate {
-        return Ok(Part::Window(window, g));
+        return Ok(GradPart::Window(window, g));
     }
     if let Some(sum) = sum_overlapping(&window, base, &g)? {
-        return Ok(Part::Whole(sum));
+        return Ok(GradPart::Whole(sum));
     }
     // No fold of reasonable size: each element finds its place by index.
     let wide = if g.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
     let places = Tensor::arange(0.0, base.shape.count() as f64, 1.0, wide, g.device())?.view(window, g.node.at);
     let zeros = Tensor::zeros(&[base.shape.count()], base.dtype, g.device())?;
-    Ok(Part::Whole(zeros.index_add(0, &places.flatten(0, -1)?, &g.flatten(0, -1)?)?.reshape(&sizes(&base.shape))?))
+    Ok(GradPart::Whole(zeros.index_add(0, &places.flatten(0, -1)?, &g.flatten(0, -1)?)?.reshape(&sizes(&base.shape))?))
 }
 
 /// The gradients of an elementwise node's inputs: the definition of each primitive's derivative.

@@ -19,7 +19,7 @@ use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend, dry_run::DryRun};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
-use crate::plan::{Capabilities, FallbackModel, MemoryStats, PipelineStats, QueueStats, TransferStats};
+use crate::plan::{Capabilities, FallbackModel, MatrixElements, MemoryStats, PipelineStats, QueueStats, TransferStats};
 use crate::strategy::{Pacing, PipelineStrategy, in_force};
 use crate::tuning::{Tuning, TuningSource};
 use std::any::Any;
@@ -55,6 +55,8 @@ struct Inner {
     tokens: AtomicU64,
     /// How often the program waited for all submitted work.
     synchronizations: AtomicU64,
+    /// How often work came here from a device that was lost or full.
+    fallbacks: AtomicU64,
 }
 
 impl Device {
@@ -68,6 +70,13 @@ impl Device {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is none, or if the library was built without the feature `gpu`.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let device = Device::gpu().unwrap_or_else(|_| Device::cpu());
+    /// assert_eq!(Tensor::new(&[1.0, 2.0], &device)?.sum_all()?.to_vec()?, [3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn gpu() -> TensorResult<Device> {
         Device::open("gpu")
     }
@@ -76,6 +85,13 @@ impl Device {
     ///
     /// # Errors
     /// Those of [`Device::open`] for the name in `TL_DEVICE`; never where it is unset or empty.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::auto()?)?;
+    /// assert_eq!(x.to_vec()?, [1.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn auto() -> TensorResult<Device> {
         Device::open(&std::env::var("TL_DEVICE").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "auto".into()))
     }
@@ -89,6 +105,13 @@ impl Device {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such device; `Config` if `TL_TUNING` is invalid.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// assert!(Device::open("cpu")?.name().starts_with("cpu"));
+    /// assert!(Device::open("toaster").is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn open(name: &str) -> TensorResult<Device> {
         match name {
             "cpu" => Ok(Device::cpu()),
@@ -122,6 +145,10 @@ impl Device {
         let device = Device::of(opened.backend, false);
         device.set_adaptive(adaptive);
         *device.0.stands_in_for.lock().unwrap_or_else(|e| e.into_inner()) = opened.stands_in;
+        // For tests of what commands do where a GPU is full.
+        if let Some(bytes) = std::env::var("TL_TEST_GPU_MEM_LIMIT").ok().and_then(|v| v.parse::<usize>().ok()) {
+            device.set_memory_limit(bytes);
+        }
         device
     }
 
@@ -129,6 +156,26 @@ impl Device {
     /// be opened. `None` where none stands in.
     pub fn stands_in(&self) -> Option<String> {
         self.0.stands_in_for.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Why kernels of a Metal device leave out what is written in Metal's language and have its WGSL form instead: `TL_GPU_WITHOUT="metal bodies"`, or
+    /// a probe that failed when the device was opened. `None` where they have it, and for other devices.
+    ///
+    /// ```
+    /// assert_eq!(tensorlogic::Device::cpu().lacks_metal_bodies(), None);
+    /// ```
+    pub fn lacks_metal_bodies(&self) -> Option<String> {
+        self.0.backend.adapter()?.lacks_metal_bodies.clone()
+    }
+
+    /// Which elements of a cooperative matrix a lane of a subgroup holds, where kernels can name them: attention of many queries then keeps its scores in
+    /// them. `None` on the CPU, without matrix units, and where a probe found no order that kernels can use.
+    ///
+    /// ```
+    /// assert_eq!(tensorlogic::Device::cpu().matrix_elements(), None);
+    /// ```
+    pub fn matrix_elements(&self) -> Option<Arc<MatrixElements>> {
+        self.0.backend.adapter()?.info.matrix_elements()
     }
 
     /// A GPU by name, as for [`Device::open`], with this tuning table instead of the one in force for it. Results are right with every table
@@ -185,6 +232,7 @@ impl Device {
             stands_in_for: Mutex::default(),
             tokens: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
+            fallbacks: AtomicU64::new(0),
         }));
         // A value that is none is reported by `tl`.
         device.set_strategy(PipelineStrategy::from_env().ok().flatten().unwrap_or_default());
@@ -278,6 +326,14 @@ impl Device {
     ///
     /// # Errors
     /// `TensorError::DeviceLost` where the device is gone, and what its driver reported.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// Tensor::new(&[1.0, 2.0], &device)?.add(1.0)?.eval()?;
+    /// device.synchronize()?; // the addition has run
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn synchronize(&self) -> TensorResult<()> {
         events::device_synchronized();
         self.0.synchronizations.fetch_add(1, Relaxed);

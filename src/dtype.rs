@@ -215,6 +215,13 @@ impl DType {
     ///
     /// # Errors
     /// [`TensorError::Unsupported`] where the two differ and one is a block format.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// assert_eq!(DType::F16.promote(DType::BF16)?, DType::F32);
+    /// assert_eq!(DType::I32.promote(DType::F16)?, DType::F16);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn promote(self, other: DType) -> TensorResult<DType> {
         fn rank(d: DType) -> u8 {
             match d {

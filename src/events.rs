@@ -99,6 +99,7 @@ registry! {
     events {
         "a device was opened" INFO "device" false "device.opened" device_opened(device: &str);
         "no hardware GPU was found: `auto` means the CPU" INFO "device" false "device.fallback" device_fallback(reason: &str);
+        "a device was lost or is full: work goes on on another one" WARN "device" false "device.left" device_left(from: &str, to: &str, reason: &str);
         "the device is lost" ERROR "device" true "device.lost" device_lost(device: &str, reason: &str);
         "the driver refused a command" ERROR "device" true "device.refused" device_refused(device: &str, message: &str);
         "the program waited for all submitted work" TRACE "device" false "device.synchronized" device_synchronized();
@@ -125,6 +126,7 @@ registry! {
         "memory is read in place" TRACE "memory" false "memory.mapped" memory_mapped(bytes: usize);
         "memory is no longer read in place" TRACE "memory" false "memory.unmapped" memory_unmapped(bytes: usize);
         "the pool was shrunk" DEBUG "memory" false "pool.shrunk" pool_shrunk(bytes: usize);
+        "memory was given back to the system, and values moved for it" DEBUG "memory" false "memory.defragmented" defragmented(moved: u64, freed: u64);
         "the limits of memory were changed" DEBUG "memory" false "pool.limits" limits_changed(limit: usize, cache: usize);
         "the system had no room: the pool is emptied and the request repeated" WARN "memory" false "memory.retried" allocation_retried(bytes: usize);
         "a request for memory failed" WARN "memory" false "memory.out" out_of_memory(device: &str, asked: usize, in_use: usize);
@@ -171,9 +173,9 @@ registry! {
         "a graph becomes a plan, or a plan's kernels are made" DEBUG false "compile" Compile;
         "pass: common subexpressions" TRACE false "pass.common" PassCommon;
         "pass: fusion, and emission of steps" TRACE false "pass.fuse" PassFuse;
-        "pass: independent elementwise steps are joined" TRACE false "pass.siblings" PassSiblings;
+        "pass: independent elementwise steps are fused" TRACE false "pass.siblings" PassSiblings;
         "pass: steps are ordered for memory" TRACE false "pass.order" PassOrder;
-        "pass: products that share their left side are joined" TRACE true "pass.products" PassProducts;
+        "pass: products that share their left side are fused" TRACE true "pass.products" PassProducts;
         "pass: intermediates are assigned to slots" TRACE false "pass.memory" PassMemory;
         "inputs are checked, and a graph is built" DEBUG false "prepare" Prepare;
         "memory is bound and commands are recorded" TRACE false "encode" Encode;

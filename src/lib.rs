@@ -11,6 +11,7 @@ pub mod scalar;
 pub mod shape;
 
 pub mod plan;
+#[doc(hidden)]
 pub mod shader;
 pub mod strategy;
 pub mod tuning;

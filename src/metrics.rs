@@ -31,6 +31,8 @@ pub struct Metrics {
     pub queue: QueueStats,
     /// Tokens that models generated on the device.
     pub tokens: u64,
+    /// How often work came to this device from one that was lost or full ([`Device::fallback`]).
+    pub fallbacks: u64,
 }
 
 /// A number with a name.
@@ -66,6 +68,7 @@ impl Device {
             transfers: self.transfers(),
             queue: self.queue_stats(),
             tokens: self.tokens(),
+            fallbacks: self.fallbacks(),
         }
     }
 }
@@ -112,6 +115,7 @@ impl Metrics {
             metric("wait_seconds_total", "Time that the host waited", queue.wait_seconds),
             metric("synchronizations_total", "Waits for everything that the program asked for", queue.synchronizations as f64),
             metric("tokens_total", "Tokens generated", self.tokens as f64),
+            metric("fallbacks_total", "Times that work came here from a device which was lost or full", self.fallbacks as f64),
         ];
         all.extend(pool.limit.map(|limit| metric("pool_limit_bytes", "Limit of allocated memory", limit as f64)));
         all

@@ -111,7 +111,8 @@ impl Row {
     pub fn rate(&self) -> Option<f64> {
         self.seconds.filter(|s| *s > 0.0).map(|s| self.operations as f64 / s)
     }
-    /// The fraction of the tighter limit `[bytes/s, operations/s]` that was reached.
+    /// The fraction of the tighter limit `[bytes/s, operations/s]` that was reached. Where the first limit is the memory's bandwidth, a fraction above 1 means
+    /// that caches served a part of the bytes: the memory cannot have moved them all in that time. Without counters that is all that can be known of it.
     pub fn fraction(&self, limits: [f64; 2]) -> Option<f64> {
         Some((self.bandwidth()? / limits[0]).max(self.rate()? / limits[1]))
     }

@@ -126,7 +126,7 @@ pub enum Prim {
     Source(u16),
     /// In a store's program: the kernel's output value.
     Value,
-    /// The same of the other element of a pair 2i, 2i + 1. Only the compiler writes it, into stores of kernels that write fours, on a GPU.
+    /// The same of the other element of a pair 2i, 2i + 1. Only the compiler writes it, into stores of kernels that write vec4, on a GPU.
     SwapPair,
     /// A run-time number: entry `n` of the plan's parameters, converted to the instruction's dtype.
     Param(u16),

@@ -22,6 +22,14 @@ impl Shape {
     ///
     /// # Errors
     /// [`TensorError::Shape`] for more than eight dimensions or too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let at = std::panic::Location::caller();
+    /// assert_eq!(Shape::new(&[2, 3], "my_op", at)?.dims(), [2, 3]);
+    /// assert!(Shape::new(&[1; 9], "my_op", at).is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(dims: &[usize], op: &'static str, at: At) -> TensorResult<Shape> {
         if dims.len() > MAX_RANK {
             return Err(TensorError::shape(op, at, format!("{} dimensions; at most {MAX_RANK} are supported", dims.len())));
@@ -68,6 +76,14 @@ impl Shape {
     ///
     /// # Errors
     /// [`TensorError::Shape`] where two sizes differ and neither is 1, or the result has too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let at = std::panic::Location::caller();
+    /// let [a, b] = [Shape::new(&[2, 1], "my_op", at)?, Shape::new(&[3], "my_op", at)?];
+    /// assert_eq!(a.broadcast(&b, "my_op", at)?.dims(), [2, 3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn broadcast(&self, other: &Shape, op: &'static str, at: At) -> TensorResult<Shape> {
         let rank = self.rank().max(other.rank());
         let mut out = [1; MAX_RANK];

@@ -129,7 +129,7 @@ pub struct Pacing {
     pub submits_ahead: usize,
     /// Prompts run in chunks of these sizes, the largest first, so that few plans serve every length.
     pub prompt_chunks: &'static [usize],
-    /// How long a result is waited for without sleep.
+    /// How long the host spins for a result before it sleeps.
     pub awake: Duration,
     /// Dispatches of a submit.
     pub submit_steps: SubmitSteps,

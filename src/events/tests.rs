@@ -80,6 +80,7 @@ fn ones(n: usize, d: &Device) -> TensorResult<Tensor> {
 fn devices_and_evaluations(folder: &Path) -> TensorResult<()> {
     let d = under_test::cpu();
     under_test::fall_back();
+    assert!(under_test::left().is_some_and(|d| d.is_cpu()));
     d.set_adaptive(false);
     d.synchronize()?;
     let file = folder.join("crossover.json");
@@ -113,6 +114,7 @@ fn memory(folder: &Path) -> TensorResult<()> {
     drop(ones(1000, &d)?);
     drop(ones(1000, &d)?);
     d.buffer_pool().clear();
+    d.defragment(1)?;
     drop(Tensor::from_vec(vec![0f32; 1 << 16], &[1 << 16], &d)?);
     d.buffer_pool().set_limit(0);
     drop(ones(1000, &d)?);

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 /// Layers whose weights are `[inputs, outputs]` in the files.
-const TURNED: [&str; 4] = ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
+const TRANSPOSED: [&str; 4] = ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
 
 /// The embeddings, whose table may have more rows than there are tokens.
 const TABLE: &str = "wte.weight";
 
 fn transposed(name: &str) -> bool {
-    TURNED.iter().any(|t| name.ends_with(t))
+    TRANSPOSED.iter().any(|t| name.ends_with(t))
 }
 
 impl GptConfig {

@@ -21,6 +21,13 @@ impl Param {
     ///
     /// # Errors
     /// If the value is not a float tensor.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let weight = Param::new(&Tensor::new(&[1.0, 2.0], &Device::cpu())?)?;
+    /// assert_eq!(weight.get().to_vec()?, [1.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn new(value: &Tensor) -> TensorResult<Param> {
         let value = value.detach();
@@ -43,6 +50,14 @@ impl Param {
     ///
     /// # Errors
     /// If the shapes differ.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let weight = Param::new(&Tensor::new(&[1.0, 2.0], &Device::cpu())?)?;
+    /// weight.set(&weight.get().mul(3.0)?)?;
+    /// assert_eq!(weight.get().to_vec()?, [3.0, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn set(&self, value: &Tensor) -> TensorResult<()> {
         let mut own = self.value();
@@ -78,6 +93,14 @@ impl Param {
     ///
     /// # Errors
     /// Those of [`Param::set`], which replaces the value by itself.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let weight = Param::new(&Tensor::new(&[1.0, 2.0], &Device::cpu())?)?;
+    /// weight.set_trainable(false)?;
+    /// assert!(!weight.is_trainable());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn set_trainable(&self, on: bool) -> TensorResult<()> {
         self.0.trainable.store(on, Ordering::Relaxed);
         let value = self.get();

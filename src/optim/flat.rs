@@ -1,5 +1,5 @@
 //! Updates from gradients that were summed outside of the device, and groups of which this process updates a slice (Rajbhandari et al., 2020: ZeRO,
-//! stage 1). A slice is a buffer of its own, which the rule updates as it would the whole: bit for bit the same on the CPU.
+//! stage 1). A slice is a buffer of its own, which the rule updates as it would the whole, bit for bit.
 
 use super::{Group, Optimizer, clip};
 use crate::autograd::no_grad;
@@ -44,20 +44,25 @@ impl Optimizer {
             let len = values.len();
             grads.push(Tensor::from_vec(values, &[len], &device)?);
         }
+        // What all groups share is computed first: kernels of an update then read it, whether there are several groups that do or one.
+        let mut factors = Vec::new();
         let mut keep = None;
         let mut norm = number(summed.squares.sqrt())?;
         if let Some(s) = &mut self.scaler {
             let inverse = s.scale().reciprocal()?;
             let finite = number(summed.squares)?.isfinite()?;
-            grads = grads.iter().map(|g| g.mul(&inverse)).collect::<TensorResult<_>>()?;
             norm = norm.mul(&inverse)?;
+            factors.push(inverse);
             s.decide(&finite)?;
             keep = Some(finite);
         }
         if let Some(max) = self.max_norm {
-            let factor = clip::factor(&norm, max)?;
-            grads = grads.iter().map(|g| g.mul(&factor)).collect::<TensorResult<_>>()?;
+            factors.push(clip::factor(&norm, max)?);
             self.norm = Some(norm);
+        }
+        eval_all(&factors.iter().chain(&keep).chain(&self.norm).collect::<Vec<_>>())?;
+        for factor in &factors {
+            grads = grads.iter().map(|g| g.mul(factor)).collect::<TensorResult<_>>()?;
         }
         self.update(grads, keep.as_ref())
     }

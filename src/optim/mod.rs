@@ -225,7 +225,7 @@ impl Optimizer {
         eval_all(&grads.iter().chain(also.iter().copied()).collect::<Vec<_>>())
     }
 
-    /// Updates every parameter from its collected gradient (zeros where there is none) and evaluates all that is pending behind it, forward and
+    /// Updates every parameter from its collected gradient (zeros where there is none) and evaluates everything that it depends on, forward and
     /// backward pass included, as one plan. Values computed from the old parameters that somebody still holds are stored by the same plan.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::adjust::{Adjust, log_probs};
 use super::pages::PAGE;
-use super::request::{Event, FinishReason, Refusal, Request, Sampling, Usage};
+use super::request::{Constraint, Event, FinishReason, Refusal, Request, Sampling, Usage};
 use super::scheduler::{Chunk, Full, Limits, RowId, Scheduler, Submission, Work};
 use super::steps::{Chosen, RowInput, Steps};
 use crate::device::Device;
@@ -14,7 +14,7 @@ use crate::models::paged::PagedCache;
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -88,7 +88,7 @@ type Listener = Box<dyn FnMut(Event) + Send>;
 
 /// What the engine's thread is told.
 enum Message {
-    Submit(RowId, Request, Listener, Arc<AtomicUsize>),
+    Submit(RowId, Box<Request>, Listener, Arc<AtomicUsize>),
     Cancel(RowId),
     Stop,
 }
@@ -133,6 +133,8 @@ pub struct Engine {
 struct Round {
     start: Instant,
     since: AtomicU64,
+    /// Whether it was the last one: set before any request hears of it.
+    last: AtomicBool,
 }
 
 /// A request that was taken. Dropping it cancels what is left.
@@ -166,7 +168,7 @@ impl Engine {
         let (sender, receiver) = channel();
         let (started, start) = channel();
         let taken = Arc::new(AtomicUsize::new(0));
-        let round = Arc::new(Round { start: Instant::now(), since: AtomicU64::new(0) });
+        let round = Arc::new(Round { start: Instant::now(), since: AtomicU64::new(0), last: AtomicBool::new(false) });
         let (own, count, turn, device) = (stats.clone(), taken.clone(), round.clone(), device.clone());
         let most = options.rows.saturating_add(options.waiting);
         let run = move || match Core::new(model, &device, &options, own, count, turn) {
@@ -201,9 +203,9 @@ impl Engine {
         self.vocab
     }
 
-    /// Whether the engine's thread is there; without it all requests are refused.
+    /// Whether the engine's thread is there; without it all requests are refused. It ends by [`Engine::stop`], and where its device is lost.
     pub fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+        !self.round.last.load(Relaxed) && self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
     /// How long the engine has been busy with one round of its work, a step or two; zero while it has none. Where this grows to seconds, the device hangs.
@@ -272,6 +274,9 @@ impl Engine {
             return Err(Refusal::TooLong { prompt: request.prompt.len(), longest: self.longest });
         }
         let cached = Arc::new(AtomicUsize::new(0));
+        if self.round.last.load(Relaxed) {
+            return Err(Refusal::Stopped);
+        }
         let mut door = lock(&self.door);
         if self.taken.load(Relaxed) >= self.most {
             return Err(Refusal::QueueFull);
@@ -280,7 +285,7 @@ impl Engine {
         // Numbers and messages are in one order.
         door.next += 1;
         let id = door.next;
-        door.sender.send(Message::Submit(id, request, Box::new(listener), cached.clone())).map_err(|_| Refusal::Stopped)?;
+        door.sender.send(Message::Submit(id, Box::new(request), Box::new(listener), cached.clone())).map_err(|_| Refusal::Stopped)?;
         drop(door);
         Ok(Ticket { id, door: self.door.clone(), cached })
     }
@@ -358,10 +363,62 @@ struct Live {
     cached: Arc<AtomicUsize>,
     sampling: Sampling,
     adjust: Option<Adjust>,
+    limits: Option<Limited>,
     logprobs: Option<usize>,
     ends: Vec<u32>,
     prompt: usize,
     written: usize,
+}
+
+/// What an answer may consist of, and the tokens that may come next.
+struct Limited {
+    constraint: Box<dyn Constraint>,
+    allowed: Vec<u32>,
+    /// Whether a token came since.
+    stale: bool,
+}
+
+/// What is certain of an answer's next token.
+enum Next {
+    Open,
+    /// There is none.
+    End,
+}
+
+impl Limited {
+    fn new(constraint: Box<dyn Constraint>, vocab: usize) -> Limited {
+        Limited { constraint, allowed: vec![0; vocab.div_ceil(32)], stale: true }
+    }
+
+    /// Finds the tokens that may come next.
+    fn look(&mut self, ends: &[u32]) -> TensorResult<Next> {
+        self.stale = false;
+        self.allowed.fill(0);
+        let may_end = guarded(|| self.constraint.allow(&mut self.allowed))?;
+        if self.allowed.iter().all(|&word| word == 0) {
+            let stuck = || TensorError::Value("the constraint allows no token and no end".into());
+            return if may_end { Ok(Next::End) } else { Err(stuck()) };
+        }
+        for &end in ends {
+            let Some(word) = self.allowed.get_mut(end as usize / 32) else { continue };
+            let bit = 1 << (end % 32);
+            *word = if may_end { *word | bit } else { *word & !bit };
+        }
+        match self.allowed.iter().any(|&word| word != 0) {
+            true => Ok(Next::Open),
+            false => Err(TensorError::Value("the constraint allows nothing but an end where the answer must not end".into())),
+        }
+    }
+
+    fn wrote(&mut self, token: u32) -> TensorResult<()> {
+        self.stale = true;
+        guarded(|| self.constraint.wrote(token))
+    }
+}
+
+/// Runs a request's own code, whose panic is an error.
+fn guarded<T>(run: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(TensorError::Internal("the constraint panicked".into())))
 }
 
 /// Tokens on their way to the host, one for each of these rows; `None` for one whose prompt goes on.
@@ -383,6 +440,7 @@ struct Core {
     /// Requests that were taken and have not ended.
     taken: Arc<AtomicUsize>,
     round: Arc<Round>,
+    vocab: usize,
 }
 
 impl Core {
@@ -438,7 +496,7 @@ impl Core {
         let ahead = usize::from(device.capabilities().queue);
         let scheduler = Scheduler::new(limits);
         let (live, flight, own) = (HashMap::new(), VecDeque::new(), EngineStats::default());
-        let core = Core { steps, scheduler, live, flight, ahead, stats, own, taken, round };
+        let core = Core { steps, scheduler, live, flight, ahead, stats, own, taken, round, vocab: shape.vocab };
         core.publish();
         Ok(core)
     }
@@ -464,12 +522,15 @@ impl Core {
                 let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
                 idle = false;
                 match message {
-                    Some(Message::Submit(id, request, listener, cached)) => self.submit(id, request, listener, cached),
+                    Some(Message::Submit(id, request, listener, cached)) => self.submit(id, *request, listener, cached),
                     Some(Message::Cancel(id)) => {
                         cancelled += usize::from(self.live.remove(&id).is_some());
                         self.scheduler.end(id, true);
                     }
-                    Some(Message::Stop) => return self.fail_all(&TensorError::State("the engine has stopped".into())),
+                    Some(Message::Stop) => {
+                        self.round.last.store(true, Relaxed);
+                        return self.fail_all(&TensorError::State("the engine has stopped".into()));
+                    }
                     None => break,
                 }
             }
@@ -477,7 +538,15 @@ impl Core {
             // A panic ends what runs, as an error of the device does, and not the engine.
             match catch_unwind(AssertUnwindSafe(|| self.step())) {
                 Ok(Ok(busy)) => idle = !busy,
-                Ok(Err(e)) => self.fail_all(&e),
+                Ok(Err(e)) => {
+                    // Whoever has the engine can open the device anew.
+                    let lost = matches!(e, TensorError::DeviceLost(_));
+                    self.round.last.store(lost, Relaxed);
+                    self.fail_all(&e);
+                    if lost {
+                        return;
+                    }
+                }
                 Err(_) => self.fail_all(&TensorError::Internal("a step of the engine panicked".into())),
             }
             self.round.since.store(0, Relaxed);
@@ -488,9 +557,10 @@ impl Core {
     }
 
     fn submit(&mut self, id: RowId, request: Request, listener: Listener, cached: Arc<AtomicUsize>) {
-        let Request { prompt, max_tokens, sampling, ends, logprobs, cache_name } = request;
+        let Request { prompt, max_tokens, sampling, ends, logprobs, constraint, cache_name } = request;
         let adjust = Adjust::of(&sampling, &prompt);
-        let mut live = Live { listener, cached, sampling, adjust, logprobs, ends, prompt: prompt.len(), written: 0 };
+        let limits = constraint.map(|c| Limited::new(c, self.vocab));
+        let mut live = Live { listener, cached, sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0 };
         match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
             Ok(()) => drop(self.live.insert(id, live)),
             Err(Full::TooLong | Full::Waiting) => {
@@ -502,11 +572,12 @@ impl Core {
 
     /// One round; false if there is nothing to do.
     fn step(&mut self) -> TensorResult<bool> {
-        if self.live.values().any(|l| l.adjust.as_ref().is_some_and(Adjust::looks_back)) {
+        if self.live.values().any(|l| l.limits.is_some() || l.adjust.as_ref().is_some_and(Adjust::looks_back)) {
             // The next choice depends on tokens that are on their way.
             while !self.flight.is_empty() {
                 self.arrive()?;
             }
+            self.limit();
         }
         match self.scheduler.next(!self.flight.is_empty()) {
             Work::Idle => return Ok(false),
@@ -527,6 +598,20 @@ impl Core {
         Ok(true)
     }
 
+    /// Finds the tokens that may come next where requests limit them, and ends those that are at their end, or wrong.
+    fn limit(&mut self) {
+        let look = |(&id, live): (&RowId, &mut Live)| {
+            let limits = live.limits.as_mut().filter(|l| l.stale)?;
+            match limits.look(&live.ends) {
+                Ok(Next::Open) => None,
+                Ok(Next::End) => Some((id, Ok(FinishReason::Stop))),
+                Err(e) => Some((id, Err(e))),
+            }
+        };
+        let ended: Vec<_> = self.live.iter_mut().filter_map(look).collect();
+        ended.into_iter().for_each(|(id, how)| self.finish(id, how));
+    }
+
     fn read(&mut self, shape: [usize; 2], chunks: &[Chunk]) -> TensorResult<()> {
         let none = Sampling::default();
         let own: Vec<(Vec<u32>, Vec<u32>)> = chunks.iter().map(|c| self.texts(c.row, c.start, c.len)).collect();
@@ -536,8 +621,8 @@ impl Core {
             .map(|(c, (tokens, pages))| {
                 let live = self.live.get(&c.row).filter(|_| c.ends);
                 let draws = live.map_or(0, |l| (c.start + c.len - l.prompt) as u32);
-                let (sampling, adjust, scored) = choice_of(live, &none);
-                RowInput { tokens, from: None, start: c.start, pages, draws, sampling, adjust, scored }
+                let (sampling, adjust, allowed, scored) = choice_of(live, &none);
+                RowInput { tokens, from: None, start: c.start, pages, draws, sampling, adjust, allowed, scored }
             })
             .collect();
         let chosen = self.steps.read(shape, &inputs)?;
@@ -563,8 +648,8 @@ impl Core {
                 let live = self.live.get(id);
                 let from = places.get(id).copied().filter(|_| tokens.is_empty());
                 let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
-                let (sampling, adjust, scored) = choice_of(live, &none);
-                RowInput { tokens, from, start, pages, draws, sampling, adjust, scored }
+                let (sampling, adjust, allowed, scored) = choice_of(live, &none);
+                RowInput { tokens, from, start, pages, draws, sampling, adjust, allowed, scored }
             })
             .collect();
         let chosen = self.steps.write(&inputs)?;
@@ -595,6 +680,10 @@ impl Core {
             let cached = self.scheduler.cached_tokens(id);
             if live.ends.contains(&token) {
                 self.finish(id, Ok(FinishReason::Stop));
+                continue;
+            }
+            if let Some(Err(e)) = live.limits.as_mut().map(|l| l.wrote(token)) {
+                self.finish(id, Err(e));
                 continue;
             }
             self.scheduler.wrote(id, token);
@@ -640,9 +729,14 @@ impl Core {
     }
 }
 
-/// How a row's token is chosen: its settings, what it wants changed about its logits, and whether it wants to have them.
-fn choice_of<'a>(live: Option<&'a Live>, none: &'a Sampling) -> (&'a Sampling, Option<&'a Adjust>, bool) {
-    live.map_or((none, None, false), |l| (&l.sampling, l.adjust.as_ref(), l.logprobs.is_some()))
+/// How a row's token is chosen.
+type HowChosen<'a> = (&'a Sampling, Option<&'a Adjust>, Option<&'a [u32]>, bool);
+
+/// A row's settings, what it wants changed about its logits, which tokens it may have, and whether it wants to have the logits.
+fn choice_of<'a>(live: Option<&'a Live>, none: &'a Sampling) -> HowChosen<'a> {
+    live.map_or((none, None, None, false), |l| {
+        (&l.sampling, l.adjust.as_ref(), l.limits.as_ref().map(|limits| &limits.allowed[..]), l.logprobs.is_some())
+    })
 }
 
 /// Waits for numbers of this type.

@@ -13,4 +13,4 @@ mod scheduler;
 mod steps;
 
 pub use engine::{Answer, Engine, EngineOptions, EngineStats, Ticket};
-pub use request::{Event, FinishReason, LogProbs, Refusal, Request, Sampling, Usage};
+pub use request::{Constraint, Event, FinishReason, LogProbs, Refusal, Request, Sampling, Usage};

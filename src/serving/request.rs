@@ -72,6 +72,63 @@ impl Sampling {
     }
 }
 
+/// What an answer may consist of, a grammar for instance: it is asked which tokens may come next, and told which one came. Both happen on the engine's thread,
+/// where all other requests wait for it. Where it fails or panics, its own request ends and no other.
+///
+/// ```
+/// use tensorlogic::models::{self, Weights};
+/// use tensorlogic::serving::{Constraint, Engine, EngineOptions, Request};
+/// use tensorlogic::{Device, TensorResult};
+///
+/// /// Token 7, so many times.
+/// #[derive(Clone, Debug)]
+/// struct Sevens(usize);
+///
+/// impl Constraint for Sevens {
+///     fn allow(&mut self, tokens: &mut [u32]) -> TensorResult<bool> {
+///         tokens[0] |= u32::from(self.0 > 0) << 7;
+///         Ok(self.0 == 0)
+///     }
+///     fn wrote(&mut self, _token: u32) -> TensorResult<()> {
+///         self.0 -= 1;
+///         Ok(())
+///     }
+///     fn fork(&self) -> Box<dyn Constraint> {
+///         Box::new(self.clone())
+///     }
+/// }
+///
+/// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+/// # let model = models::load(&Weights::open(file, &Device::cpu())?, None)?;
+/// # let engine = Engine::start(model, &Device::cpu(), EngineOptions { rows: 2, context: Some(128), ..Default::default() })?;
+/// let request = Request { constraint: Some(Box::new(Sevens(3))), ..Request::new(&[5, 6], 100) };
+/// assert_eq!(engine.submit(request)?.wait()?.0, [7, 7, 7]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Constraint: Send + fmt::Debug {
+    /// Marks the tokens that may come next, token `t` by bit `t % 32` of word `t / 32`; no bit is set before. The result says whether the answer may end
+    /// here, by one of [`Request::ends`]; where it may and no bit is set, it ends.
+    ///
+    /// # Errors
+    /// Why the answer cannot go on; the request fails with it.
+    fn allow(&mut self, tokens: &mut [u32]) -> TensorResult<bool>;
+
+    /// This token came.
+    ///
+    /// # Errors
+    /// Why the answer cannot go on; the request fails with it.
+    fn wrote(&mut self, token: u32) -> TensorResult<()>;
+
+    /// A constraint in the same state.
+    fn fork(&self) -> Box<dyn Constraint>;
+}
+
+impl Clone for Box<dyn Constraint> {
+    fn clone(&self) -> Self {
+        self.fork()
+    }
+}
+
 /// A prompt to go on from.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -85,6 +142,8 @@ pub struct Request {
     pub ends: Vec<u32>,
     /// Whether log-probabilities are wanted, and of how many of the most likely tokens besides the chosen one; at most [`Request::MOST_LOGPROBS`].
     pub logprobs: Option<usize>,
+    /// What the answer may consist of.
+    pub constraint: Option<Box<dyn Constraint>>,
     /// Whose prefixes it shares: only requests with the same name read each other's cached keys and values.
     pub cache_name: Arc<str>,
 }
@@ -101,6 +160,7 @@ impl Request {
             sampling: Sampling::default(),
             ends: Vec::new(),
             logprobs: None,
+            constraint: None,
             cache_name: "".into(),
         }
     }

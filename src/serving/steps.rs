@@ -32,6 +32,8 @@ pub(super) struct RowInput<'a> {
     pub sampling: &'a Sampling,
     /// What it wants changed about its logits.
     pub adjust: Option<&'a Adjust>,
+    /// The tokens that may be chosen, as bits; all where it does not say.
+    pub allowed: Option<&'a [u32]>,
     /// Whether its logits are wanted.
     pub scored: bool,
 }
@@ -230,8 +232,14 @@ impl Steps {
         let [divisors, addends] = changes;
         let v = logits.dims()[1];
         let (mut d, mut a) = (vec![1f32; divisors.host.len()], vec![0f32; addends.host.len()]);
-        for (i, adjust) in rows.iter().enumerate().filter_map(|(i, row)| Some((i, row.adjust?))) {
-            adjust.write(&mut d[i * v..(i + 1) * v], &mut a[i * v..(i + 1) * v]);
+        for (i, row) in rows.iter().enumerate() {
+            let own = i * v..(i + 1) * v;
+            if let Some(adjust) = row.adjust {
+                adjust.write(&mut d[own.clone()], &mut a[own.clone()]);
+            }
+            if let Some(allowed) = row.allowed {
+                forbid(allowed, &mut a[own]);
+            }
         }
         divisors.set(d)?;
         addends.set(a)?;
@@ -283,7 +291,8 @@ impl Steps {
 
     /// Chooses a token of each row of logits; they are on their way to the host.
     fn choose(&mut self, width: usize, choice: Choice, logits: &Tensor, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
-        let changed = rows.iter().any(|r| r.adjust.is_some()).then(|| self.adjust(width, rows, logits)).transpose()?;
+        let changed =
+            rows.iter().any(|r| r.adjust.is_some() || r.allowed.is_some()).then(|| self.adjust(width, rows, logits)).transpose()?;
         let step = self.choices.get(&(width, choice)).ok_or_else(|| no_step("chooses for", width))?;
         let given = [&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, changed.as_ref().unwrap_or(logits)];
         // The copy goes with it.
@@ -336,6 +345,17 @@ impl Steps {
         given.extend([&s.numbers.tensor, &s.rows.tensor]);
         let logits = s.step.run(&given)?.ok_or_else(|| no_step("has logits for", height))?;
         self.choose(height, choice, &logits, rows)
+    }
+}
+
+/// Takes from all tokens without a bit what none with one can lose; finite, since a type with less range makes infinity of it.
+fn forbid(allowed: &[u32], addends: &mut [f32]) {
+    const FAR: f32 = -1e30;
+    for (part, addends) in addends.chunks_mut(32).enumerate() {
+        let word = allowed.get(part).copied().unwrap_or(0);
+        if word != u32::MAX {
+            addends.iter_mut().enumerate().filter(|(t, _)| word >> t & 1 == 0).for_each(|(_, a)| *a = FAR);
+        }
     }
 }
 
