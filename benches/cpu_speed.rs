@@ -1,4 +1,4 @@
-//! What the CPU does beside what it can do at best and beside PyTorch and llama.cpp, the three in turn.
+//! What the CPU does, what it can do at best, and PyTorch and llama.cpp, alternately.
 //!
 //! `cargo bench --bench cpu_speed -- [--peer PYTHON] [--peer-llama LLAMA_BENCH] [--models FOLDER] [--only TEXT] [--rounds N] [--markdown]`.
 //! In each round the limit is measured, then this engine, then the peer; a row shows the medians, and the medians of the rounds' ratios. Models
@@ -293,6 +293,7 @@ fn run(args: Args) -> Result<()> {
     let mut b = Bench { args, device, python, llama, lines: Vec::new() };
     products(&mut b)?;
     elements(&mut b)?;
+    small_additions(&mut b)?;
     language(&mut b)?;
     if b.args.markdown {
         println!("\n| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
@@ -411,8 +412,13 @@ fn elements(b: &mut Bench) -> Result<()> {
             expect,
         )?;
     }
+    Ok(())
+}
+
+/// Additions of 1,000 elements: what an evaluation costs besides its work.
+fn small_additions(b: &mut Bench) -> Result<()> {
     let bounds = [within(3e-6), within(0.5e-6)];
-    let x = vectors(1000)?;
+    let x = (0..2).map(|v| random(&[1000], DType::F32, v, &b.device)).collect::<Result<Vec<_>>>()?;
     if b.wants("small") {
         b.expression(
             Row { name: "small", unit: Unit::Time, limit: Limit::None, bounds, repeats: 1.0 },

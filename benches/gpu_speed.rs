@@ -1,4 +1,4 @@
-//! The work of a transformer on a GPU, each kind alone, beside the device's bandwidth or PyTorch on the same device.
+//! The work of a transformer on a GPU, each kind alone, compared with the device's bandwidth or PyTorch on the same device.
 //!
 //! `cargo bench --bench gpu_speed -- [--peer PYTHON] [--only TEXT]`. Times are the GPU's own clock's, weights take turns over more memory than its
 //! caches have, and the first element of the last result of each sample is compared with the same operation on the CPU. Short kernels run
@@ -16,7 +16,7 @@ use tensorlogic::measure::{Environment, Limits, Options, Outcome, Work, first, m
 use tensorlogic::ops::attention::AttentionOptions;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::optim::{AdamW, Optimizer};
-use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, nn, quant};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult, nn, quant};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -281,6 +281,42 @@ impl Bench {
             let operations = 2.0 * (b * h * s * s * d) as f64;
             let against = Against::Peer(format!("attention {b} {h} {s} {d}"), operations);
             self.row(&what, against, 0.25, expect, |_| q.attention(&k, &v, None, &AttentionOptions::default()))?;
+        }
+        for (b, h, s, d) in [(8, 12, 1024, 64), (1, 32, 4096, 128)] {
+            let what = format!("attention and its gradients, B{b} H{h} T{s} D{d}");
+            if !self.wanted(&what) {
+                continue;
+            }
+            let mut part = || self.tensor(&[b, h, s, d], DType::F16)?.requires_grad();
+            let inputs = [part()?, part()?, part()?];
+            let slope = self.tensor(&[b, h, s, d], DType::F16)?;
+            let gradient = |inputs: &[Tensor; 3]| -> TensorResult<Tensor> {
+                inputs.iter().for_each(Tensor::zero_grad);
+                let [q, k, v] = inputs;
+                q.attention(k, v, None, &AttentionOptions::default())?.backward_with(&slope, false)?;
+                // All three, of which little is added up.
+                let corner = |t: &Tensor| -> TensorResult<Tensor> {
+                    let grad = t.grad().ok_or_else(|| TensorError::State("no gradient".into()))?;
+                    grad.narrow(0, b - 1, 1)?.narrow(1, h - 1, 1)?.narrow(2, s - 1, 1)?.narrow(3, 0, 8)
+                };
+                corner(q)?.add(&corner(k)?)?.add(&corner(v)?)
+            };
+            // The last key of a head counts for its last query alone, in f32 on the CPU.
+            let cpu = Device::cpu();
+            let last = |t: &Tensor| t.detach().narrow(0, b - 1, 1)?.narrow(1, h - 1, 1)?.to_device(&cpu)?.cast(DType::F32);
+            let [q, k, v, g] = [last(&inputs[0])?, last(&inputs[1])?, last(&inputs[2])?, last(&slope)?.narrow(2, s - 1, 1)?];
+            let scale = 1.0 / (d as f64).sqrt();
+            let row = q.narrow(2, s - 1, 1)?;
+            let weights = row.matmul(&k.transpose(-2, -1)?)?.mul(scale)?.softmax(-1)?;
+            let own = g.matmul(&v.transpose(-2, -1)?)?;
+            let of_scores = weights.mul(&own.sub(&weights.mul(&own)?.sum(&[-1], true)?)?)?.mul(scale)?;
+            let (dq, dk) = (of_scores.matmul(&k)?, of_scores.narrow(3, s - 1, 1)?.mul(&row)?);
+            let dv = weights.narrow(3, s - 1, 1)?.mul(&g)?;
+            let expect = vec![first(&dq.add(&dk)?.add(&dv)?)?];
+            // Two products of attention, and five of its gradients.
+            let operations = 7.0 * (b * h * s * s * d) as f64;
+            let against = Against::Peer(format!("attention_gradients {b} {h} {s} {d}"), operations);
+            self.row(&what, against, 0.25, expect, |_| gradient(&inputs))?;
         }
         // A batch of sequences, as bandwidth means something at few keys only there; then one sequence.
         let wide = [(8, 1024), (8, 4096), (1, 1024), (1, 4096), (1, 32768)].map(|(b, s)| (b, 32, 8, 128, s, s));

@@ -1,4 +1,4 @@
-//! What a decode step of SmolLM2's structure costs beside its arithmetic: building, matching, binding and dropping the graph.
+//! What a decode step of SmolLM2's structure costs in addition to its arithmetic: building, matching, binding and dropping the graph.
 //!
 //! The layers are as many and as connected as SmolLM2's, but tiny, so that the figures are of the graph. `cargo bench --bench graph_cost`
 

@@ -1,6 +1,6 @@
-//! Every ladder: the kinds of work, each from its definition written down to the kernel that the engine generates.
+//! The workloads, each with its kernel variants from the definition written down to what the engine generates.
 
-pub mod ladder;
+pub mod workload;
 
 mod byte_entropy;
 mod chain;
@@ -10,18 +10,18 @@ mod row_q4_0;
 mod softmax;
 mod sum;
 
-use ladder::Ladder;
+use workload::Workload;
 
-/// The ladders in the order they are climbed.
-pub fn all() -> Vec<Ladder> {
+/// All workloads, in the order in which they run.
+pub fn all() -> Vec<Workload> {
     vec![
         product::f16(),
         product::f32(),
-        row_f16::ladder(),
-        row_q4_0::ladder(),
-        sum::ladder(),
-        softmax::ladder(),
-        chain::ladder(),
-        byte_entropy::ladder(),
+        row_f16::workload(),
+        row_q4_0::workload(),
+        sum::workload(),
+        softmax::workload(),
+        chain::workload(),
+        byte_entropy::workload(),
     ]
 }

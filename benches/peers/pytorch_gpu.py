@@ -36,3 +36,10 @@ for m, n, k in PRODUCTS:
 for b, h, s, d in [(8, 12, 1024, 64), (1, 32, 4096, 128)]:
     q, k, v = (torch.randn(b, h, s, d, device="cuda", dtype=torch.half) * 0.1 for _ in range(3))
     line(f"attention {b} {h} {s} {d}", time(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), 20))
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    ones = torch.ones_like(q)
+
+    def gradients():
+        torch.autograd.grad(F.scaled_dot_product_attention(*inputs, is_causal=True), inputs, ones)
+
+    line(f"attention_gradients {b} {h} {s} {d}", time(gradients, 20))

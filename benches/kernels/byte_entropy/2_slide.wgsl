@@ -1,29 +1,20 @@
 // A thread slides one window along 128 positions: one byte leaves, one enters, and the sum of c·log2 c changes by four terms.
 // Limit: four logarithms a position, and counts that are still in memory.
 //
-// out[i] = entropy of bytes i - 128 .. i + 128, divided by 8. Words: 0 bytes.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<i32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> i32 { return x[i]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-// end
+// out[i] = entropy of bytes i - 128 .. i + 128, divided by 8.
 
 fn f(c: f32) -> f32 { return select(c * log2(max(c, 1.0)), 0.0, c < 2.0); }
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let first = 128u * id.x;
-  if (first >= word(0u)) { return; }
+  if (first >= p.bytes) { return; }
   var histogram: array<u32, 256>;
-  for (var i = first - min(first, 128u); i < min(first + 128u, word(0u)); i++) { histogram[load_0(i)]++; }
+  for (var i = first - min(first, 128u); i < min(first + 128u, p.bytes); i++) { histogram[load_0(i)]++; }
   var sum = 0.0;
   for (var v = 0u; v < 256u; v++) { sum += f(f32(histogram[v])); }
-  for (var i = first; i < min(first + 128u, word(0u)); i++) {
-    let bytes = f32(min(i + 128u, word(0u)) - (i - min(i, 128u)));
+  for (var i = first; i < min(first + 128u, p.bytes); i++) {
+    let bytes = f32(min(i + 128u, p.bytes) - (i - min(i, 128u)));
     store_0(i, (log2(bytes) - sum / bytes) / 8.0);
     if (i >= 128u) {
       let v = load_0(i - 128u);
@@ -31,7 +22,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
       sum += f(c - 1.0) - f(c);
       histogram[v]--;
     }
-    if (i + 128u < word(0u)) {
+    if (i + 128u < p.bytes) {
       let v = load_0(i + 128u);
       let c = f32(histogram[v]);
       sum += f(c + 1.0) - f(c);

@@ -1,18 +1,22 @@
 //! The entropy of the 256 bytes around each byte.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, shader};
+use super::workload::{Form, Limit, Shader, Truth, Variant, Workload, shader, sizes};
+use tensorlogic::shader::params::Field;
 use tensorlogic::{DType, Device, Tensor};
 
-static WINDOW: Shader = shader!("1_window", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static SLIDE: Shader = shader!("2_slide", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64 * 128), 1], ..Form::default() }));
-static TABLE: Shader = shader!("3_table", |_, s| Ok(Form { workgroup: 32, grid: [s[0].div_ceil(32 * 128), 1], ..Form::default() }));
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["bytes"]);
 
-fn text(shader: &'static Shader) -> Rung {
-    Rung::of(shader, &[], |s, x| shader.apply(&[&x[0]], s, DType::F32, s)).everywhere()
+static WINDOW: Shader = shader!("1_window", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
+static SLIDE: Shader = shader!("2_slide", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64 * 128), 1], ..Form::default() }));
+static TABLE: Shader = shader!("3_table", SIZES, |_, s| Ok(Form { workgroup: 32, grid: [s[0].div_ceil(32 * 128), 1], ..Form::default() }));
+
+fn text(shader: &'static Shader) -> Variant {
+    Variant::of(shader, &[], |s, x| shader.apply(&[&x[0]], s, DType::F32, s)).everywhere()
 }
 
-pub fn ladder() -> Ladder {
-    Ladder {
+pub fn workload() -> Workload {
+    Workload {
         name: "entropy of bytes, window 256",
         timed: &[4 << 20],
         small: &[1 << 15],
@@ -34,6 +38,6 @@ pub fn ladder() -> Ladder {
             // To 1e-6 of the largest entropy.
             Truth { value: -shares.map(|p| p * p.log2()).sum::<f64>() / 8.0, scale: 0.25 }
         },
-        rungs: vec![text(&WINDOW), text(&SLIDE), text(&TABLE), Rung::engine(|x| x[0].byte_entropy(256))],
+        variants: vec![text(&WINDOW), text(&SLIDE), text(&TABLE), Variant::engine(|x| x[0].byte_entropy(256))],
     }
 }

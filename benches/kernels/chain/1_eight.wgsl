@@ -1,17 +1,7 @@
 // A dispatch for each operation.
 // Limit: eight times as many bytes go to memory and back as the result needs.
 //
-// OPERATION: which of the eight. Words: 0 elements.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return x[i]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-const OPERATION: u32 = 1;
-// end
+// OPERATION: which of the eight.
 
 fn apply(x: f32) -> f32 {
   switch OPERATION {
@@ -29,5 +19,5 @@ fn apply(x: f32) -> f32 {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let i = (group.y * groups.x + group.x) * 256u + lane;
-  if (i < word(0u)) { store_0(i, apply(load_0(i))); }
+  if (i < p.elements) { store_0(i, apply(load_0(i))); }
 }

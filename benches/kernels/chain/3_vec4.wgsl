@@ -1,16 +1,7 @@
 // Sixteen bytes a read, and four reads of a thread under way at once.
 // Limit: memory.
 //
-// The number of elements is a multiple of 4. Words: 0 elements.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
-fn store4_0(i: u32, v: vec4<f32>) { out[i / 4u] = v; }
-// end
+// The number of elements is a multiple of 4.
 
 fn chain(x: vec4<f32>) -> vec4<f32> {
   let r = max(x * 1.5 + 0.25, vec4<f32>());
@@ -19,7 +10,7 @@ fn chain(x: vec4<f32>) -> vec4<f32> {
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let n = word(0u); let last = n - 4u;
+  let n = p.elements; let last = n - 4u;
   // A workgroup apart from each other, so that neighbouring threads read neighbours each time.
   let i0 = ((group.y * groups.x + group.x) * 1024u + lane) * 4u;
   let i1 = i0 + 1024u; let i2 = i1 + 1024u; let i3 = i2 + 1024u;

@@ -1,29 +1,32 @@
 //! Eight operations on each element, one after the other: scale, bias, relu, square, add, tanh, multiply, clamp.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, random, shader};
+use super::workload::{Form, Limit, Shader, Truth, Variant, Workload, random, shader, sizes};
 use tensorlogic::eval::without_fusion;
+use tensorlogic::shader::params::Field;
 use tensorlogic::{DType, Tensor, TensorResult};
 
-// Sizes: elements, which of the operations.
-static EIGHT: Shader = shader!("1_eight", |_, s| {
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["elements", "operation"]);
+
+static EIGHT: Shader = shader!("1_eight", SIZES, |_, s| {
     let consts = vec![("OPERATION", s[1] as u32)];
     Ok(Form { consts, workgroup: 256, grid: [s[0].div_ceil(256), 1], ..Form::default() })
 });
-static FUSED: Shader = shader!("2_fused", |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(256), 1], ..Form::default() }));
-static VEC4: Shader = shader!("3_vec4", |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(4096), 1], ..Form::default() }));
+static FUSED: Shader = shader!("2_fused", SIZES, |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(256), 1], ..Form::default() }));
+static VEC4: Shader = shader!("3_vec4", SIZES, |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(4096), 1], ..Form::default() }));
 
 /// The chain as users write it.
 fn chain(x: &Tensor) -> TensorResult<Tensor> {
     x.mul(1.5)?.add(0.25)?.relu()?.square()?.add(0.125)?.tanh()?.mul(2.0)?.clamp(Some(0.25), Some(1.5))
 }
 
-fn text(shader: &'static Shader, whole: &'static [usize]) -> Rung {
-    Rung::of(shader, whole, |s, x| shader.apply(&[&x[0]], s, DType::F32, s))
+fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+    Variant::of(shader, whole, |s, x| shader.apply(&[&x[0]], s, DType::F32, s))
 }
 
-pub fn ladder() -> Ladder {
+pub fn workload() -> Workload {
     let eight = |s: &[usize], x: &[Tensor]| (1..=8).try_fold(x[0].clone(), |x, op| EIGHT.apply(&[&x], &[s[0], op], DType::F32, s));
-    Ladder {
+    Workload {
         name: "chain of eight on f32",
         timed: &[32 << 20],
         small: &[1 << 14],
@@ -38,12 +41,12 @@ pub fn ladder() -> Ladder {
             // WGSL's tanh may be off by 1e-5.
             Truth { value, scale: 10.0 }
         },
-        rungs: vec![
-            Rung::of(&EIGHT, &[], eight).everywhere(),
-            Rung {
+        variants: vec![
+            Variant::of(&EIGHT, &[], eight).everywhere(),
+            Variant {
                 name: "engine, no fusion",
                 idea: "What the library does with TL_NO_FUSION=1.",
-                ..Rung::engine(|x| {
+                ..Variant::engine(|x| {
                     let y = chain(&x[0])?;
                     without_fusion(|| y.eval().map(drop))?;
                     Ok(y)
@@ -51,7 +54,7 @@ pub fn ladder() -> Ladder {
             },
             text(&FUSED, &[]),
             text(&VEC4, &[4]),
-            Rung::engine(|x| chain(&x[0])),
+            Variant::engine(|x| chain(&x[0])),
         ],
     }
 }

@@ -1,14 +1,18 @@
 //! The product of two matrices stored row by row: M × K times K × N.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, random, shader};
+use super::workload::{Form, Limit, Shader, Truth, Variant, Workload, random, shader, sizes};
 use tensorlogic::plan::AdapterInfo;
+use tensorlogic::shader::params::Field;
 use tensorlogic::{DType, Tensor, TensorResult};
 
-static PLAIN: Shader = shader!("1_plain", |_, s| Ok(squares(s, 16)));
-static TILES: Shader = shader!("2_tiles", |_, s| Ok(squares(s, 16)));
-static REGISTERS: Shader = shader!("3_registers", |_, s| Ok(squares(s, 64)));
-static MORE: Shader = shader!("4_more", |_, s| Ok(squares(s, 128)));
-static MATRICES: Shader = shader!("5_matrices", matrices);
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["m", "n", "k"]);
+
+static PLAIN: Shader = shader!("1_plain", SIZES, |_, s| Ok(squares(s, 16)));
+static TILES: Shader = shader!("2_tiles", SIZES, |_, s| Ok(squares(s, 16)));
+static REGISTERS: Shader = shader!("3_registers", SIZES, |_, s| Ok(squares(s, 64)));
+static MORE: Shader = shader!("4_more", SIZES, |_, s| Ok(squares(s, 128)));
+static MATRICES: Shader = shader!("5_matrices", SIZES, matrices);
 
 /// 256 threads for each square of results.
 fn squares(sizes: &[usize], edge: usize) -> Form {
@@ -21,15 +25,16 @@ fn matrices(adapter: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str
     }
     let tile = 4 * adapter.coop;
     Ok(Form {
-        consts: vec![("EDGE", adapter.coop), ("SUBGROUP", adapter.subgroup)],
+        consts: vec![("SUBGROUP", adapter.subgroup)],
+        values: vec![("EDGE", adapter.coop.into())],
         workgroup: 4 * adapter.subgroup,
         grid: [sizes[1].div_ceil(tile as usize), sizes[0].div_ceil(tile as usize)],
         raw: vec![0, 1],
     })
 }
 
-fn text(shader: &'static Shader, whole: &'static [usize]) -> Rung {
-    Rung::of(shader, whole, |s, x| shader.apply(&[&x[0], &x[1]], s, x[0].dtype(), &[s[0], s[1]]))
+fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+    Variant::of(shader, whole, |s, x| shader.apply(&[&x[0], &x[1]], s, x[0].dtype(), &[s[0], s[1]]))
 }
 
 fn truth(sizes: &[usize], x: &[Vec<f32>], at: usize) -> Truth {
@@ -39,8 +44,11 @@ fn truth(sizes: &[usize], x: &[Vec<f32>], at: usize) -> Truth {
     terms.fold(Truth { value: 0.0, scale: 0.0 }, |t, v| Truth { value: t.value + v, scale: t.scale + v.abs() })
 }
 
-fn ladder(name: &'static str, inputs: fn(&[usize], &mut tensorlogic::Rng, &tensorlogic::Device) -> TensorResult<Vec<Tensor>>) -> Ladder {
-    Ladder {
+fn workload(
+    name: &'static str,
+    inputs: fn(&[usize], &mut tensorlogic::Rng, &tensorlogic::Device) -> TensorResult<Vec<Tensor>>,
+) -> Workload {
+    Workload {
         name,
         timed: &[4096, 4096, 4096],
         small: &[96, 128, 64],
@@ -50,22 +58,22 @@ fn ladder(name: &'static str, inputs: fn(&[usize], &mut tensorlogic::Rng, &tenso
         inputs,
         results: |s| s[0] * s[1],
         truth,
-        rungs: vec![text(&PLAIN, &[]), text(&TILES, &[]), text(&REGISTERS, &[]), text(&MORE, &[])],
+        variants: vec![text(&PLAIN, &[]), text(&TILES, &[]), text(&REGISTERS, &[]), text(&MORE, &[])],
     }
 }
 
 /// Operands and results in f16, sums in f32.
-pub fn f16() -> Ladder {
+pub fn f16() -> Workload {
     let mut l =
-        ladder("product f16", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F16, r, d)?, random(&[s[2], s[1]], DType::F16, r, d)?]));
-    l.rungs.extend([text(&MATRICES, &[1, 8, 8]), Rung::engine(|x| x[0].matmul(&x[1]))]);
+        workload("product f16", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F16, r, d)?, random(&[s[2], s[1]], DType::F16, r, d)?]));
+    l.variants.extend([text(&MATRICES, &[1, 8, 8]), Variant::engine(|x| x[0].matmul(&x[1]))]);
     l
 }
 
 /// All in f32.
-pub fn f32() -> Ladder {
+pub fn f32() -> Workload {
     let mut l =
-        ladder("product f32", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F32, r, d)?, random(&[s[2], s[1]], DType::F32, r, d)?]));
-    l.rungs.push(Rung::engine(|x| x[0].matmul(&x[1])));
+        workload("product f32", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F32, r, d)?, random(&[s[2], s[1]], DType::F32, r, d)?]));
+    l.variants.push(Variant::engine(|x| x[0].matmul(&x[1])));
     l
 }

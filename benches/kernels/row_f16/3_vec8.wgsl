@@ -1,17 +1,7 @@
 // Sixteen bytes a read, the most that one has: eight weights.
 // Limit: memory on an H100; where barriers are dear (lavapipe), the seven for each result.
 //
-// K is a multiple of 8. out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> raw_1: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
-@group(0) @binding(3) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-// end
+// K is a multiple of 8. out[n] = sum over k of x[k] * w[n, k].
 
 const ROW_THREADS: u32 = 128;
 var<workgroup> parts: array<f32, ROW_THREADS>;
@@ -20,7 +10,7 @@ fn halves(w: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(w.x), un
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let n = group.x; let eights = word(1u) / 8u;
+  let n = group.x; let eights = p.k / 8u;
   var sum = 0.0;
   for (var v = lane; v < eights; v += ROW_THREADS) {
     let w = raw_1[n * eights + v];

@@ -1,14 +1,18 @@
 //! One row times a weight in f16 whose rows are its columns, `x·Wᵀ`: what a model does for each token.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, random, shader};
+use super::workload::{Form, Limit, Shader, Truth, Variant, Workload, random, shader, sizes};
 use tensorlogic::DType;
 use tensorlogic::plan::AdapterInfo;
+use tensorlogic::shader::params::Field;
 
-static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static WORKGROUP: Shader = shader!("2_workgroup", |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], ..Form::default() }));
-static VEC8: Shader = shader!("3_vec8", |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
-static SUBGROUP: Shader = shader!("4_subgroup", subgroup_rows);
-static PREFETCH: Shader = shader!("5_prefetch", subgroup_rows);
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["n", "k"]);
+
+static PLAIN: Shader = shader!("1_plain", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
+static WORKGROUP: Shader = shader!("2_workgroup", SIZES, |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], ..Form::default() }));
+static VEC8: Shader = shader!("3_vec8", SIZES, |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
+static SUBGROUP: Shader = shader!("4_subgroup", SIZES, subgroup_rows);
+static PREFETCH: Shader = shader!("5_prefetch", SIZES, subgroup_rows);
 
 /// A row for each subgroup, four of them in a workgroup.
 fn subgroup_rows(adapter: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
@@ -16,7 +20,7 @@ fn subgroup_rows(adapter: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'stati
         return Err("this adapter has no subgroups of one known size");
     }
     let consts = vec![("SUBGROUP", adapter.subgroup)];
-    Ok(Form { consts, workgroup: 4 * adapter.subgroup, grid: [sizes[0].div_ceil(4), 1], raw: vec![1] })
+    Ok(Form { consts, workgroup: 4 * adapter.subgroup, grid: [sizes[0].div_ceil(4), 1], raw: vec![1], ..Form::default() })
 }
 
 /// The sum of products of the row and row `at` of the weight.
@@ -26,12 +30,12 @@ pub fn truth(sizes: &[usize], x: &[Vec<f32>], at: usize) -> Truth {
     terms.fold(Truth { value: 0.0, scale: 0.0 }, |t, v| Truth { value: t.value + v, scale: t.scale + v.abs() })
 }
 
-pub fn text(shader: &'static Shader, whole: &'static [usize]) -> Rung {
-    Rung::of(shader, whole, |s, x| shader.apply(&[&x[0], &x[1]], s, DType::F16, &[1, s[0]]))
+pub fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+    Variant::of(shader, whole, |s, x| shader.apply(&[&x[0], &x[1]], s, DType::F16, &[1, s[0]]))
 }
 
-pub fn ladder() -> Ladder {
-    Ladder {
+pub fn workload() -> Workload {
+    Workload {
         name: "one row times f16",
         timed: &[4096, 14336],
         small: &[96, 256],
@@ -41,13 +45,13 @@ pub fn ladder() -> Ladder {
         inputs: |s, r, d| Ok(vec![random(&[1, s[1]], DType::F16, r, d)?, random(s, DType::F16, r, d)?]),
         results: |s| s[0],
         truth,
-        rungs: vec![
+        variants: vec![
             text(&PLAIN, &[]),
             text(&WORKGROUP, &[]),
             text(&VEC8, &[1, 8]),
             text(&SUBGROUP, &[1, 8]),
             text(&PREFETCH, &[1, 8]),
-            Rung::engine(|x| x[0].matmul(&x[1].t()?)),
+            Variant::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }
 }

@@ -1,17 +1,7 @@
 // A thread takes a block as it lies: four words hold its 32 weights, and the scale is applied once to their sum.
 // Limit: the row on the left. Its 64 bytes are read again for every 18 bytes of a weight.
 //
-// out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> raw_1: array<u32>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
-@group(0) @binding(3) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-// end
+// out[n] = sum over k of x[k] * w[n, k].
 
 const ROW_THREADS: u32 = 64;
 var<workgroup> parts: array<f32, ROW_THREADS>;
@@ -25,7 +15,7 @@ fn low(w: u32) -> vec4<f32> { return vec4<f32>(vec4<u32>(w, w >> 8u, w >> 16u, w
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let n = group.x; let blocks = word(1u) / 32u;
+  let n = group.x; let blocks = p.k / 32u;
   var sum = 0.0;
   for (var b = lane; b < blocks; b += ROW_THREADS) {
     let h = 9u * (n * blocks + b);

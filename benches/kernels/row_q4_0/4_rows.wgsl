@@ -1,17 +1,7 @@
 // A workgroup has four rows at once: what it reads of the row on the left serves all of them.
 // Limit: the instructions that take four bits out of a word and make a number of them.
 //
-// out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> raw_1: array<u32>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
-@group(0) @binding(3) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-// end
+// out[n] = sum over k of x[k] * w[n, k].
 
 const ROW_THREADS: u32 = 64;
 var<workgroup> parts: array<vec4<f32>, ROW_THREADS>;
@@ -25,9 +15,9 @@ fn low(w: u32) -> vec4<f32> { return vec4<f32>(vec4<u32>(w, w >> 8u, w >> 16u, w
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let n = 4u * group.x; let blocks = word(1u) / 32u;
+  let n = 4u * group.x; let blocks = p.k / 32u;
   // Beyond the end the last row again, for nobody.
-  let h0 = min(vec4<u32>(n, n + 1u, n + 2u, n + 3u), vec4<u32>(word(0u) - 1u)) * (9u * blocks);
+  let h0 = min(vec4<u32>(n, n + 1u, n + 2u, n + 3u), vec4<u32>(p.n - 1u)) * (9u * blocks);
   var sum = vec4<f32>();
   for (var b = lane; b < blocks; b += ROW_THREADS) {
     let h = h0 + 9u * b;
@@ -49,7 +39,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   if (lane == 0u) {
     for (var r = 0u; r < 4u; r++) {
-      if (n + r < word(0u)) { store_0(n + r, parts[0][r]); }
+      if (n + r < p.n) { store_0(n + r, parts[0][r]); }
     }
   }
 }

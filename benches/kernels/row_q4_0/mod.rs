@@ -1,17 +1,22 @@
 //! One row times a weight in Q4_0: blocks of 32 weights, each a scale in f16 and 16 bytes with two weights of four bits.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, random, shader};
 use super::row_f16::{text, truth};
+use super::workload::{Form, Limit, Shader, Variant, Workload, random, shader, sizes};
 use std::sync::Arc;
 use tensorlogic::backends::Bytes;
+use tensorlogic::shader::params::Field;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
-static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static WORKGROUP: Shader = shader!("2_workgroup", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], ..Form::default() }));
-static BLOCKS: Shader = shader!("3_blocks", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
-static ROWS: Shader = shader!("4_rows", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["n", "k"]);
+
+static PLAIN: Shader = shader!("1_plain", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
+static WORKGROUP: Shader = shader!("2_workgroup", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], ..Form::default() }));
+static BLOCKS: Shader = shader!("3_blocks", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
+static ROWS: Shader =
+    shader!("4_rows", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
 static HALVES: Shader =
-    shader!("5_halves", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
+    shader!("5_halves", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
 
 /// Blocks with random weights, and scales of a few sizes.
 fn weights(shape: &[usize], rng: &mut Rng, device: &Device) -> TensorResult<Tensor> {
@@ -26,8 +31,8 @@ fn weights(shape: &[usize], rng: &mut Rng, device: &Device) -> TensorResult<Tens
     Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), DType::Q4_0, shape, device)
 }
 
-pub fn ladder() -> Ladder {
-    Ladder {
+pub fn workload() -> Workload {
+    Workload {
         name: "one row times Q4_0",
         timed: &[4096, 14336],
         small: &[96, 256],
@@ -37,13 +42,13 @@ pub fn ladder() -> Ladder {
         inputs: |s, r, d| Ok(vec![random(&[1, s[1]], DType::F16, r, d)?, weights(s, r, d)?]),
         results: |s| s[0],
         truth,
-        rungs: vec![
+        variants: vec![
             text(&PLAIN, &[1, 32]),
             text(&WORKGROUP, &[1, 32]),
             text(&BLOCKS, &[1, 32]),
             text(&ROWS, &[1, 32]),
             text(&HALVES, &[1, 32]),
-            Rung::engine(|x| x[0].matmul(&x[1].t()?)),
+            Variant::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }
 }

@@ -1,16 +1,7 @@
 // A workgroup for each row: neighbouring threads read neighbouring elements, and combine what they found.
 // Limit: the row is read three times, though from caches after the first.
 //
-// out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return x[i]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-// end
+// out[r, c] = exp(x[r, c] - top) / sum over c of the same.
 
 const ROW_THREADS: u32 = 256;
 var<workgroup> parts: array<f32, ROW_THREADS>;
@@ -34,7 +25,7 @@ fn row_sum(lane: u32, v: f32) -> f32 {
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let cols = word(1u); let start = group.x * cols;
+  let cols = p.cols; let start = group.x * cols;
   var top = -3.0e38;
   for (var c = lane; c < cols; c += ROW_THREADS) { top = max(top, load_0(start + c)); }
   top = row_max(lane, top);

@@ -1,16 +1,7 @@
 // The largest and the sum in one walk: whenever a larger element comes, the sum so far is scaled to it.
 // Limit: the row is read twice, though from caches the second time: on an H100 it gains nothing.
 //
-// out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return x[i]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-// end
+// out[r, c] = exp(x[r, c] - top) / sum over c of the same.
 
 const ROW_THREADS: u32 = 256;
 var<workgroup> parts: array<vec2<f32>, ROW_THREADS>;
@@ -23,7 +14,7 @@ fn both(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let cols = word(1u); let start = group.x * cols;
+  let cols = p.cols; let start = group.x * cols;
   var own = vec2<f32>(-3.0e38, 0.0);
   for (var c = lane; c < cols; c += ROW_THREADS) { own = both(own, vec2<f32>(load_0(start + c), 1.0)); }
   parts[lane] = own;

@@ -2,17 +2,6 @@
 // Limit: memory.
 //
 // The number of columns is a multiple of 4. RESIDENT: vec4 of elements of a thread. out[r, c] = exp(x[r, c] - top) / sum over c of the same.
-// Words: 0 rows, 1 columns.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
-fn store4_0(i: u32, v: vec4<f32>) { out[i / 4u] = v; }
-const RESIDENT: u32 = 4;
-// end
 
 const ROW_THREADS: u32 = 256;
 var<workgroup> parts: array<f32, ROW_THREADS>;
@@ -36,7 +25,7 @@ fn row_sum(lane: u32, v: f32) -> f32 {
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let cols = word(1u); let start = group.x * cols;
+  let cols = p.cols; let start = group.x * cols;
   var x: array<vec4<f32>, RESIDENT>;
   var most = vec4<f32>(-3.0e38);
   for (var h = 0u; h < RESIDENT; h++) {

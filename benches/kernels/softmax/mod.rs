@@ -1,14 +1,18 @@
 //! Softmax of each row of a matrix in f32.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, shader};
+use super::workload::{Form, Limit, Shader, Truth, Variant, Workload, shader, sizes};
 use tensorlogic::plan::AdapterInfo;
+use tensorlogic::shader::params::Field;
 use tensorlogic::{DType, Tensor, TensorResult};
 
-static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static WORKGROUP: Shader = shader!("2_workgroup", |_, s| Ok(row(s, vec![])));
-static ONLINE: Shader = shader!("3_online", |_, s| Ok(row(s, vec![])));
-static RESIDENT: Shader = shader!("4_resident", resident);
-static VEC4: Shader = shader!("5_vec4", resident);
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["rows", "cols"]);
+
+static PLAIN: Shader = shader!("1_plain", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
+static WORKGROUP: Shader = shader!("2_workgroup", SIZES, |_, s| Ok(row(s, vec![])));
+static ONLINE: Shader = shader!("3_online", SIZES, |_, s| Ok(row(s, vec![])));
+static RESIDENT: Shader = shader!("4_resident", SIZES, resident);
+static VEC4: Shader = shader!("5_vec4", SIZES, resident);
 
 /// Threads of a row.
 const THREADS: usize = 256;
@@ -26,13 +30,13 @@ fn resident(_: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
     }
 }
 
-fn text(shader: &'static Shader, whole: &'static [usize]) -> Rung {
+fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
     let run = move |s: &[usize], x: &[Tensor]| -> TensorResult<Tensor> { shader.apply(&[&x[0]], s, DType::F32, s) };
-    Rung::of(shader, whole, run)
+    Variant::of(shader, whole, run)
 }
 
-pub fn ladder() -> Ladder {
-    Ladder {
+pub fn workload() -> Workload {
+    Workload {
         name: "softmax of rows of f32",
         timed: &[8192, 4096],
         small: &[16, 256],
@@ -48,13 +52,13 @@ pub fn ladder() -> Ladder {
             // WGSL's exp(x) may be off by 3 + 2 |x| units in the last place.
             Truth { value, scale: 20.0 * value }
         },
-        rungs: vec![
+        variants: vec![
             text(&PLAIN, &[]),
             text(&WORKGROUP, &[]),
             text(&ONLINE, &[]),
             text(&RESIDENT, &[]),
             text(&VEC4, &[1, 4]),
-            Rung::engine(|x| x[0].softmax(-1)),
+            Variant::engine(|x| x[0].softmax(-1)),
         ],
     }
 }

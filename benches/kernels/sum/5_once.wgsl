@@ -2,17 +2,7 @@
 // Limit: memory.
 //
 // The number of elements is a multiple of 4. Word 0 of scratch is zero before and after; from word COUNTERS on it holds anything.
-// out[0] = the sum. Words: 0 elements, 1 workgroups.
-
-// default
-@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> out: array<f32>;
-@group(0) @binding(2) var<uniform> words: vec4<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
-fn store_0(i: u32, v: f32) { out[i] = v; }
-@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
-// end
+// out[0] = the sum.
 
 const ROW_THREADS: u32 = 256;
 const COUNTERS: u32 = 1024;
@@ -31,23 +21,23 @@ fn row_sum(lane: u32, v: f32) -> f32 {
 
 @compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let step = 4u * ROW_THREADS * word(1u);
+  let step = 4u * ROW_THREADS * p.parts;
   var i = 4u * (group.x * ROW_THREADS + lane);
   var quads = vec4<f32>();
-  for (; i + 3u * step < word(0u); i += 4u * step) {
+  for (; i + 3u * step < p.elements; i += 4u * step) {
     let x0 = load4_0(i); let x1 = load4_0(i + step); let x2 = load4_0(i + 2u * step); let x3 = load4_0(i + 3u * step);
     quads += (x0 + x1) + (x2 + x3);
   }
-  for (; i < word(0u); i += step) { quads += load4_0(i); }
+  for (; i < p.elements; i += step) { quads += load4_0(i); }
   let sum = (quads.x + quads.y) + (quads.z + quads.w);
   let own = row_sum(lane, sum);
   if (lane == 0u) { atomicStore(&scratch[COUNTERS + group.x], bitcast<u32>(own)); }
   storageBarrier();
   if (lane == 0u) { arrived = atomicAdd(&scratch[0], 1u); }
-  if (workgroupUniformLoad(&arrived) != word(1u) - 1u) { return; }
+  if (workgroupUniformLoad(&arrived) != p.parts - 1u) { return; }
   storageBarrier();
   var all = 0.0;
-  for (var g = lane; g < word(1u); g += ROW_THREADS) { all += bitcast<f32>(atomicLoad(&scratch[COUNTERS + g])); }
+  for (var g = lane; g < p.parts; g += ROW_THREADS) { all += bitcast<f32>(atomicLoad(&scratch[COUNTERS + g])); }
   all = row_sum(lane, all);
   if (lane == 0u) {
     atomicStore(&scratch[0], 0u);

@@ -1,13 +1,19 @@
 //! The sum of one long row of f16.
 
-use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, random, shader};
+use super::workload::{Form, Limit, Shader, Truth, Variant, Workload, random, shader, sizes};
+use tensorlogic::shader::params::Field;
 use tensorlogic::{DType, Tensor, TensorResult};
 
-static STRETCHES: Shader = shader!("1_stretches", |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
-static NEIGHBOURS: Shader = shader!("2_neighbours", |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
-static TREE: Shader = shader!("3_tree", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
-static PREFETCH: Shader = shader!("4_prefetch", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
-static ONCE: Shader = shader!("5_once", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+/// What the templates read as `p.NAME`.
+const SIZES: &[Field] = &sizes(["elements", "parts"]);
+
+static STRETCHES: Shader =
+    shader!("1_stretches", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
+static NEIGHBOURS: Shader =
+    shader!("2_neighbours", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
+static TREE: Shader = shader!("3_tree", SIZES, |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+static PREFETCH: Shader = shader!("4_prefetch", SIZES, |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+static ONCE: Shader = shader!("5_once", SIZES, |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
 
 /// Workgroups of 256 threads with at least 16 elements a thread, no more than a GPU has room for.
 fn groups(n: usize) -> usize {
@@ -28,8 +34,8 @@ fn until_one(shader: &'static Shader, x: &Tensor, next: fn(usize) -> usize) -> T
     Ok(x)
 }
 
-pub fn ladder() -> Ladder {
-    Ladder {
+pub fn workload() -> Workload {
+    Workload {
         name: "sum of a row of f16",
         timed: &[64 << 20],
         small: &[1 << 15],
@@ -43,17 +49,17 @@ pub fn ladder() -> Ladder {
             let (value, scale) = x[0].iter().fold((0.0, 0.0), |(v, s), x| (v + *x as f64, s + x.abs() as f64));
             Truth { value, scale }
         },
-        rungs: vec![
-            Rung::of(&STRETCHES, &[], |_, x| until_one(&STRETCHES, &x[0], |n| n.div_ceil(256))).everywhere(),
-            Rung::of(&NEIGHBOURS, &[], |_, x| until_one(&NEIGHBOURS, &x[0], |n| n.div_ceil(256).min(1 << 16))).everywhere(),
-            Rung::of(&TREE, &[], |_, x| until_one(&TREE, &x[0], groups)).everywhere(),
-            Rung::of(&PREFETCH, &[4], |_, x| {
+        variants: vec![
+            Variant::of(&STRETCHES, &[], |_, x| until_one(&STRETCHES, &x[0], |n| n.div_ceil(256))).everywhere(),
+            Variant::of(&NEIGHBOURS, &[], |_, x| until_one(&NEIGHBOURS, &x[0], |n| n.div_ceil(256).min(1 << 16))).everywhere(),
+            Variant::of(&TREE, &[], |_, x| until_one(&TREE, &x[0], groups)).everywhere(),
+            Variant::of(&PREFETCH, &[4], |_, x| {
                 let own = parts(&PREFETCH, &x[0], groups(x[0].numel()))?;
                 if own.numel() > 1 { parts(&TREE, &own, 1) } else { Ok(own) }
             })
             .everywhere(),
-            Rung::of(&ONCE, &[4], |s, x| ONCE.apply(&[&x[0]], &[s[0], groups(s[0])], DType::F32, &[1])).everywhere(),
-            Rung::engine(|x| x[0].sum_all()?.reshape(&[1])),
+            Variant::of(&ONCE, &[4], |s, x| ONCE.apply(&[&x[0]], &[s[0], groups(s[0])], DType::F32, &[1])).everywhere(),
+            Variant::engine(|x| x[0].sum_all()?.reshape(&[1])),
         ],
     }
 }

@@ -1,41 +1,60 @@
-//! A ladder: one kind of work, what it means in f64, and the rungs that do it. A rung's WGSL becomes an operation of the engine.
+//! A workload: one kind of work, what it means in f64, and the kernel variants that do it. A variant's WGSL becomes an operation of the engine.
 
 use std::panic::Location;
 use std::sync::Arc;
 use tensorlogic::eval::eval_all;
 use tensorlogic::layout::Layout;
 use tensorlogic::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use tensorlogic::shader::params::{Field, FieldType};
+use tensorlogic::shader::{Template, TemplateValue};
 use tensorlogic::tensor::{Key, Lowered, Meta, Op};
 use tensorlogic::{DType, Device, Rng, Shape, Tensor, TensorResult, quant};
 
-/// A text of a ladder with what fits it to an adapter and a size.
+/// A template of a workload with what fits it to an adapter and a size.
 pub struct Shader {
     /// Its file's name.
     pub name: &'static str,
     /// The file. Its first line says which one idea it adds, its second what limits it.
     pub text: &'static str,
+    /// The file as a template that reads the sizes by name.
+    pub template: Template,
     /// How it is dispatched, or why this adapter cannot run it.
     pub form: fn(&AdapterInfo, &[usize]) -> Result<Form, &'static str>,
 }
 
-/// `shader!("1_plain", form)`: the file beside the one that says so.
+/// `shader!("1_plain", SIZES, form)`: the file next to the one that says so, whose sizes have these names.
 macro_rules! shader {
-    ($name:literal, $form:expr) => {
-        crate::kernels::ladder::Shader { name: $name, text: include_str!(concat!($name, ".wgsl")), form: $form }
-    };
+    ($name:literal, $sizes:expr, $form:expr) => {{
+        const TEXT: &str = include_str!(concat!($name, ".wgsl"));
+        let template = tensorlogic::shader::Template::new(concat!($name, ".wgsl"), TEXT).params($sizes);
+        crate::kernels::workload::Shader { name: $name, text: TEXT, template, form: $form }
+    }};
 }
 pub(super) use shader;
 
-/// How a text is dispatched.
+/// Sizes of these names, in the order in which [`Shader::apply`] gets them.
+pub const fn sizes<const N: usize>(names: [&'static str; N]) -> [Field; N] {
+    let mut fields = [Field { group: "", name: "", ty: FieldType::U32 }; N];
+    let mut n = 0;
+    while n < N {
+        fields[n].name = names[n];
+        n += 1;
+    }
+    fields
+}
+
+/// How a template is rendered and dispatched.
 #[derive(Default)]
 pub struct Form {
-    /// Constants put before the text.
+    /// Values of the template's `${NAME}`.
+    pub values: Vec<(&'static str, TemplateValue)>,
+    /// Constants put before the source.
     pub consts: Vec<(&'static str, u32)>,
     /// Threads of a workgroup.
     pub workgroup: u32,
     /// Workgroups in x and y.
     pub grid: [usize; 2],
-    /// Inputs that the text reads as words itself.
+    /// Inputs whose buffers the source reads itself.
     pub raw: Vec<u8>,
 }
 
@@ -47,7 +66,7 @@ struct Call {
 }
 
 impl Shader {
-    /// The operation on inputs that are stored row by row; `sizes` are the numbers that the text knows as `word(0u)`, `word(1u)`, ….
+    /// The operation on inputs that are stored row by row; `sizes` are the numbers that the template knows by name.
     #[track_caller]
     pub fn apply(&'static self, inputs: &[&Tensor], sizes: &[usize], dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
         let inputs = inputs.iter().map(|t| (*t).clone()).collect();
@@ -81,7 +100,7 @@ impl Op for Call {
 }
 
 impl Kernel for Call {
-    // Rungs are for GPUs: the benchmark refuses a CPU, and `portable` keeps one from taking over.
+    // Variants are for GPUs: the benchmark refuses a CPU, and `portable` keeps one from taking over.
     fn cpu(&self, _: &dyn Task) {}
     fn portable(&self) -> bool {
         false
@@ -93,10 +112,9 @@ impl Kernel for Call {
         let form = (self.shader.form)(adapter, &self.sizes).ok()?;
         let small = |n: usize| u32::try_from(n).ok();
         let words = self.sizes.iter().map(|s| small(*s).map(Word::U32)).collect::<Option<_>>()?;
-        // Matrices are types of their own for each size of them.
-        let text = if adapter.coop == 16 { self.shader.text.replace("coop_mat8x8", "coop_mat16x16") } else { self.shader.text.into() };
+        let source = self.shader.template.source(&form.values);
         let grid = [small(form.grid[0])?, small(form.grid[1])?, 1];
-        Some(Wgsl { source: text.into(), consts: form.consts, workgroup: form.workgroup, grid, words, raw: form.raw, transposed: vec![] })
+        Some(Wgsl { source, consts: form.consts, workgroup: form.workgroup, grid, words, raw: form.raw, transposed: vec![] })
     }
 }
 
@@ -114,51 +132,51 @@ pub enum Limit {
     Operations(fn(&[usize]) -> usize),
 }
 
-/// How a rung makes its result, not evaluated, of inputs of these sizes.
+/// How a variant makes its result, not evaluated, of inputs of these sizes.
 type Run = Box<dyn Fn(&[usize], &[Tensor]) -> TensorResult<Tensor>>;
 
 /// Why an adapter cannot do work of these sizes.
 type Lacks = Box<dyn Fn(&AdapterInfo, &[usize]) -> Option<&'static str>>;
 
 /// One way to do the work.
-pub struct Rung {
+pub struct Variant {
     pub name: &'static str,
     pub idea: &'static str,
-    /// What each size must be a multiple of; other sizes are the rungs' below.
+    /// What each size must be a multiple of; other sizes are the variants' below.
     pub whole: &'static [usize],
     /// Why an adapter cannot do it at a size.
     pub lacks: Lacks,
     pub run: Run,
 }
 
-impl Rung {
-    /// A rung that is a text; `run` says how often and on what.
+impl Variant {
+    /// A variant that is a template; `run` says how often and on what.
     pub fn of(
         shader: &'static Shader,
         whole: &'static [usize],
         run: impl Fn(&[usize], &[Tensor]) -> TensorResult<Tensor> + 'static,
-    ) -> Rung {
+    ) -> Variant {
         let lacks = Box::new(|a: &AdapterInfo, s: &[usize]| (shader.form)(a, s).err());
-        Rung { name: shader.name, idea: shader.idea(), whole, lacks, run: Box::new(run) }
+        Variant { name: shader.name, idea: shader.idea(), whole, lacks, run: Box::new(run) }
     }
-    /// The same rung, whose text runs on every adapter at every size.
-    pub fn everywhere(self) -> Rung {
-        Rung { lacks: Box::new(|_, _| None), ..self }
+    /// The same variant, whose template runs on every adapter at every size.
+    pub fn everywhere(self) -> Variant {
+        Variant { lacks: Box::new(|_, _| None), ..self }
     }
     /// The engine's own kernel, as users call it.
-    pub fn engine(run: impl Fn(&[Tensor]) -> TensorResult<Tensor> + 'static) -> Rung {
+    pub fn engine(run: impl Fn(&[Tensor]) -> TensorResult<Tensor> + 'static) -> Variant {
         let (name, idea) = ("the engine", "What the library generates for this adapter, through its ordinary operations.");
-        Rung { name, idea, whole: &[], lacks: Box::new(|_, _| None), run: Box::new(move |_, x| run(x)) }
+        Variant { name, idea, whole: &[], lacks: Box::new(|_, _| None), run: Box::new(move |_, x| run(x)) }
     }
 
-    /// The sizes, each brought to the next that the rung takes.
+    /// The sizes, each brought to the next that the variant takes.
     pub fn fitted(&self, sizes: &[usize]) -> Vec<usize> {
         sizes.iter().enumerate().map(|(n, s)| s.next_multiple_of(*self.whole.get(n).unwrap_or(&1))).collect()
     }
 }
 
 /// One kind of work.
-pub struct Ladder {
+pub struct Workload {
     pub name: &'static str,
     /// The sizes that are timed, those of a quick run, and those of the check, which are multiples of nothing.
     pub timed: &'static [usize],
@@ -173,10 +191,10 @@ pub struct Ladder {
     pub results: fn(&[usize]) -> usize,
     /// Element `at` of the result, from its definition.
     pub truth: fn(sizes: &[usize], inputs: &[Vec<f32>], at: usize) -> Truth,
-    pub rungs: Vec<Rung>,
+    pub variants: Vec<Variant>,
 }
 
-/// Whether a rung did what is defined, or where it did not.
+/// Whether a variant did what is defined, or where it did not.
 pub type Verdict = Result<(), String>;
 
 /// Inputs on the device, and where they were decoded, their values on the host.
@@ -190,7 +208,7 @@ pub struct Prepared {
 const SUMS: f64 = 4e-6;
 const HALVES: f64 = 1e-3;
 
-impl Ladder {
+impl Workload {
     /// Inputs of these sizes; with `decode`, their values too.
     pub fn prepare(&self, sizes: &[usize], seed: u64, decode: bool, device: &Device) -> TensorResult<Prepared> {
         let inputs = (self.inputs)(sizes, &mut Rng::new(seed), device)?;
@@ -199,13 +217,13 @@ impl Ladder {
         Ok(Prepared { sizes: sizes.to_vec(), inputs, values })
     }
 
-    /// Compares a rung's result with the definition: all of it, or `most` elements spread over it, the last among them.
-    pub fn check(&self, rung: &Rung, on: &Prepared, most: usize) -> TensorResult<Verdict> {
-        let result = (rung.run)(&on.sizes, &on.inputs)?;
+    /// Compares a variant's result with the definition: all of it, or `most` elements spread over it, the last among them.
+    pub fn check(&self, variant: &Variant, on: &Prepared, most: usize) -> TensorResult<Verdict> {
+        let result = (variant.run)(&on.sizes, &on.inputs)?;
         let (dtype, got) = (result.dtype(), host(&result)?);
         let count = (self.results)(&on.sizes);
         if got.len() != count {
-            return Ok(Err(format!("{} of {}: {} results instead of {count}", rung.name, self.name, got.len())));
+            return Ok(Err(format!("{} of {}: {} results instead of {count}", variant.name, self.name, got.len())));
         }
         let places = most.min(count);
         for at in (0..places).map(|n| if places == 1 { 0 } else { (n as u128 * (count - 1) as u128 / (places - 1) as u128) as usize }) {
@@ -214,7 +232,7 @@ impl Ladder {
             let off = (got[at] as f64 - want.value).abs();
             if !(off <= allowed) {
                 let sizes = on.sizes.iter().map(|s| s.to_string()).collect::<Vec<_>>().join(" × ");
-                let (name, is, want) = (rung.name, got[at], want.value);
+                let (name, is, want) = (variant.name, got[at], want.value);
                 return Ok(Err(format!("{name} of {} {sizes}: element {at} is {is} and should be {want} ± {allowed:.1e}", self.name)));
             }
         }
