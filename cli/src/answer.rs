@@ -1,4 +1,4 @@
-//! What `tl chat` and `tl generate` hand to a chat template beside the messages, and how they show an answer: thoughts and calls of tools apart.
+//! What `tl chat` and `tl generate` hand to a chat template besides the messages, and how they show an answer: thoughts and calls of tools apart.
 
 use crate::Global;
 use crate::output::Failure;
@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use tensorlogic::text::{AnswerPart, ChatTemplate, ToolCall};
 
-/// What a chat template is told beside the messages.
+/// What a chat template gets besides the messages.
 #[derive(Args, Clone)]
 pub struct ChatOptions {
     /// Functions that the model may call: a JSON list in OpenAI's format

@@ -1,11 +1,13 @@
-//! `tl bench`: measures speed, beside the limit that memory sets.
+//! `tl bench`: measures speed next to the limit that memory bandwidth sets.
 
 use crate::bench_serve::{self, ServeArgs};
 use crate::dtypes::{self, DtypesArgs};
 use crate::energy::TokenEnergy;
+use crate::layers::{self, RankGroup};
 use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
+use crate::ranks::RankArgs;
 use crate::suites::{self, CompareArgs, RunArgs};
 use crate::{Global, interrupt};
 use crate::{strategies, tune};
@@ -85,6 +87,8 @@ pub struct DecodeArgs {
     energy: bool,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    ranks: RankArgs,
 }
 
 /// Runs the subcommand.
@@ -141,6 +145,12 @@ pub fn weights_of(
 }
 
 fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
+    let quiet = Global { quiet: true, ..global };
+    let open = |device: &Device| Ok(weights_of(args.shape.as_deref(), &args.weights, &args.model, device, quiet)?.2);
+    layers::run(&args.ranks, &args.model, global, open, |team, global| decode_over(args, global, team))
+}
+
+fn decode_over(args: &DecodeArgs, global: Global, team: &RankGroup) -> Result<(), Failure> {
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
         return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 sequence".into()));
     }
@@ -151,9 +161,10 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         "all" => None,
         name => Some(name.parse::<PipelineStrategy>().map_err(|e| Failure::Usage(format!("--strategy: {e}, all")))?),
     };
-    let (device, dtype) = (args.model.device()?, args.model.dtype()?);
-    let (name, path, weights) = weights_of(args.shape.as_deref(), &args.weights, &args.model, &device, global)?;
-    let model = args.model.build(&weights, &path, dtype)?;
+    let (device, dtype) = (team.device(&args.model)?, args.model.dtype()?);
+    let open = |device: &Device| weights_of(args.shape.as_deref(), &args.weights, &args.model, device, global);
+    let (name, path, weights) = open(&device)?;
+    let model = team.build(&args.model, &weights, dtype, |device| Ok(open(device)?.2), &path, global)?;
     let shape = model.shape();
     let tokens = args.prompt.saturating_add(args.tokens);
     if tokens > shape.context {
@@ -166,7 +177,8 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let Some(strategy) = strategy else { return strategies::compare(&*model, &name, &device, args, global) };
     device.set_strategy(strategy);
     let all: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
-    let bytes = all - model.unread_bytes();
+    // Those of other ranks are read in a step too, one rank after the other.
+    let bytes = all - model.unread_bytes() + model.distant_bytes();
     let Measured { prompt, decode, bandwidth, stats } = if args.sequences > 1 {
         let pacing = pacing_for(strategy, &*model, &device, args.sequences);
         with_pacing(&pacing, || measure_batch(&*model, &device, args, bytes, pacing.submits_ahead))?
@@ -221,7 +233,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     profile.map_or(Ok(()), |p| output::result(&p))
 }
 
-/// Tables of the operations of a prompt and of the steps behind it.
+/// Tables of the operations of a prompt and of the steps after it.
 fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String, Failure> {
     let tables = |prompt: Profile, steps: Profile| format!("prompt\n{prompt}\ndecode steps\n{steps}");
     if args.sequences > 1 {
@@ -275,7 +287,7 @@ struct Measured {
     stats: EvalStats,
 }
 
-/// Runs that do not count: the first, which compiles, and on a GPU those behind it until it has worked for a while, since a moment
+/// Runs that do not count: the first, which compiles, and on a GPU those after it until it has worked for a while, since a moment
 /// without work makes it up to twice as slow.
 pub struct WarmUp {
     left: Duration,
@@ -376,7 +388,7 @@ impl Reads {
     }
 }
 
-/// Tokens of the prompts of several sequences, one behind the other.
+/// Tokens of the prompts of several sequences, one after the other.
 pub fn prompts(model: &dyn Model, args: &DecodeArgs) -> Vec<i32> {
     prompt_ids(model, args.sequences * args.prompt)
 }
@@ -438,7 +450,7 @@ impl Batch {
     }
 }
 
-/// The most likely token behind each sequence.
+/// The most likely token after each sequence.
 pub fn choose(model: &dyn Model, hidden: &Tensor) -> TensorResult<Tensor> {
     let last = hidden.narrow(1, hidden.dims()[1] - 1, 1)?;
     model.logits(&last)?.argmax(-1)

@@ -1,9 +1,9 @@
-//! `tl bench serve`: the engine of many requests, beside a batch of the same sequences.
+//! `tl bench serve`: the engine of many requests against a batch of the same sequences; a server's measurement is in `bench_http.rs`.
 
 use crate::bench::{Batch, weights_of};
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
-use crate::{Global, interrupt};
+use crate::{Global, bench_http, interrupt};
 use clap::Args;
 use serde_json::json;
 use std::sync::Arc;
@@ -13,25 +13,54 @@ use tensorlogic::models::{KvCache, Model, pacing_for};
 use tensorlogic::serving::{Answer, Engine, EngineOptions, Event, Request};
 use tensorlogic::strategy::with_pacing;
 
-/// Measure many requests at once on the serving engine, next to `tl bench decode --sequences`
+/// Measure many requests at once: a server's at URL, or the engine's alone
 #[derive(Args)]
 #[command(
-    after_help = "Each number of clients submits as many requests at once and waits for all answers; in turn, a batch of the same sequences is read and written as by
-`tl bench decode --sequences`. Decode counts the tokens behind the moment at which every client has its first; in all counts all of them, prompts
+    after_help = "With URL, each number of --clients sends --requests requests, one at a time each; with --rate, requests come at random times, so many a second. Prompts are
+random tokens. First token, token, gap between chunks, throughput and goodput are defined as those of `vllm bench serve`; --json has all of them.
+
+With --offline, each number of clients submits as many requests at once and waits for all answers; in turn, a batch of the same sequences is read and written as by
+`tl bench decode --sequences`. Decode counts the tokens after the moment at which every client has its first; in all counts all of them, prompts
 included in the time. The median of the rounds is printed, and the median of the rounds' ratios.
 
 Examples:
+  tl bench serve http://127.0.0.1:8080 --clients 1,8,64 --requests 256
+  tl bench serve http://127.0.0.1:8080 --rate 2,4,inf --prompt 512 --tokens 128 --goodput ttft:200,tpot:50
   tl bench serve --offline                             the default model
   tl bench serve --offline --clients 1,8,64 --shape gpt2-124m --type f16 --device vulkan
   tl bench serve --offline --clients 16 --deterministic"
 )]
 pub struct ServeArgs {
-    /// Measure the engine alone, without a network; there is no other way yet
-    #[arg(long, required = true)]
+    /// Address of a server with OpenAI's interface, such as http://127.0.0.1:8080
+    #[arg(conflicts_with = "offline", required_unless_present = "offline")]
+    url: Option<String>,
+    /// Measure the engine alone, without a network
+    #[arg(long)]
     offline: bool,
+    /// Requests for each number of clients or rate
+    #[arg(long, default_value_t = 100, requires = "url")]
+    pub requests: usize,
+    /// Requests a second, at random times (Poisson), instead of a number of clients; inf for all at once
+    #[arg(long, value_delimiter = ',', requires = "url", conflicts_with = "clients")]
+    pub rate: Vec<f64>,
+    /// Limits in ms that a request must keep to count as good: ttft:MS, tpot:MS, e2el:MS
+    #[arg(long, value_delimiter = ',', value_name = "LIMIT", requires = "url")]
+    pub goodput: Vec<String>,
+    /// The server's model, where it has several
+    #[arg(long, value_name = "MODEL", requires = "url")]
+    pub name: Option<String>,
+    /// The server's key
+    #[arg(long, value_name = "KEY", requires = "url")]
+    pub api_key: Option<String>,
+    /// Tokens that the model knows, where the server does not say it
+    #[arg(long, value_name = "N", requires = "url")]
+    pub vocab: Option<u32>,
+    /// Seed of prompts and times
+    #[arg(long, default_value_t = 0, requires = "url")]
+    pub seed: u64,
     /// Numbers of clients
     #[arg(long, value_delimiter = ',', default_value = "1,4,8,16")]
-    clients: Vec<usize>,
+    pub clients: Vec<usize>,
     /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
@@ -40,10 +69,10 @@ pub struct ServeArgs {
     weights: String,
     /// Prompt length in tokens
     #[arg(short, long, default_value_t = 64)]
-    prompt: usize,
+    pub prompt: usize,
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
-    tokens: usize,
+    pub tokens: usize,
     /// Number of rounds
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
@@ -57,7 +86,7 @@ pub struct ServeArgs {
 /// What one number of clients gave, medians.
 struct Row {
     clients: usize,
-    /// Tokens per second of a batch, behind its prompts.
+    /// Tokens per second of a batch, after its prompts.
     batch: f64,
     /// The same of the engine.
     engine: f64,
@@ -71,9 +100,11 @@ struct Row {
 
 /// Runs the subcommand.
 pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
-    debug_assert!(args.offline);
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.clients.is_empty() || args.clients.contains(&0) {
         return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 client".into()));
+    }
+    if let Some(url) = &args.url {
+        return bench_http::run(url, args, global);
     }
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, path, weights) = weights_of(args.shape.as_deref(), &args.weights, &args.model, &device, global)?;

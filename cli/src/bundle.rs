@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// The size of a tar's blocks.
 const BLOCK: usize = 512;
-/// A file larger than this is no bundle.
+/// A larger file is refused: it cannot be a bundle.
 const LARGEST: u64 = 64 << 20;
 
 /// The header of a file of so many bytes (POSIX.1-1988, ustar). It holds no user, no machine and no time.

@@ -1,7 +1,7 @@
 //! `tl chat`: a conversation. Its keys and values stay on the device, so that each turn reads only what is new.
 
 use crate::answer::{ChatOptions, Shown, message};
-use crate::generate::{CONTEXT, End, SamplingArgs, Stats, answer_in_parts, context_of, full};
+use crate::generate::{Answering, CONTEXT, End, SamplingArgs, Stats, answer_in_parts, context_of, full};
 use crate::model::{Loaded, ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
@@ -51,7 +51,7 @@ struct Conversation<'a> {
     messages: Vec<Value>,
     /// Messages that `/reset` keeps.
     fixed: usize,
-    /// The template's variables beside the messages.
+    /// The template's variables besides the messages.
     variables: Map<String, Value>,
     /// The results that are due, without their contents.
     due: VecDeque<Value>,
@@ -86,7 +86,8 @@ impl Conversation<'_> {
         let tools = self.variables.contains_key("tools");
         let reader = AnswerReader::new(tokenizer, Some(self.template)).answering(&ids, tools)?;
         let emit = |part| shown.part(part, out);
-        let result = answer_in_parts(&mut self.session, reader, tokenizer, &ids[same..], max_tokens, sampler, None, emit);
+        let answering = Answering { session: &mut self.session, tokenizer, sampler, max_tokens, profiler: None };
+        let result = answer_in_parts(answering, reader, &ids[same..], emit);
         shown.end_thought();
         match &result {
             // Stopped before the answer began: as if it had not been asked.

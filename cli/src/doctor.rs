@@ -31,7 +31,7 @@ pub struct DoctorArgs {
     /// Measure the crossover between CPU and GPU again, for software adapters too
     #[arg(long)]
     measure: bool,
-    /// Run a program that uses the library, and show its problems when it ends; everything behind it belongs to the program
+    /// Run a program that uses the library, and show its problems when it ends; everything after it belongs to the program
     #[arg(long = "while", value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, conflicts_with = "measure")]
     command: Vec<std::ffi::OsString>,
     /// Compute with every kind of kernel on each device and compare with the CPU and with recorded values; needs no network. Exit code 1 where
@@ -142,7 +142,7 @@ fn micro(seconds: f64) -> String {
 
 /// A device's memory as report lines and as JSON.
 fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
-    let (room, pool) = (d.memory_room(), d.buffer_pool_stats());
+    let (room, pool) = (d.memory_info(), d.buffer_pool_stats());
     let system = match room {
         Some(r) => match r.free {
             Some(free) => format!("{}, {} free", bytes(r.total), bytes(free)),
@@ -319,6 +319,20 @@ fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mu
         json["stands_in"] = json!(why);
         rows.push(["backend".into(), format!("wgpu, since the native one cannot be opened: {why}")]);
         problem(problems, format!("{name} goes through wgpu: {why}"), "results are the same; work is slower by what wgpu costs");
+    }
+    if let Some(why) = d.lacks_metal_bodies() {
+        json["lacks_metal_bodies"] = json!(why);
+        rows.push(["kernels".into(), format!("in WGSL only, without parts in Metal's language: {why}")]);
+        problem(
+            problems,
+            format!("{name} leaves out what is written in Metal's language: {why}"),
+            "results are the same; work may be slower",
+        );
+    }
+    if let Some(held) = d.matrix_elements() {
+        let of_lane = format!("{} in each of {} rows", held.row_elements(), held.lane_rows());
+        json["matrix_elements"] = json!({ "lane_rows": held.lane_rows(), "row_elements": held.row_elements() });
+        rows.push(["matrix elements".into(), format!("kernels name those of a lane, {of_lane}: attention keeps its scores in them")]);
     }
     if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
         json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });

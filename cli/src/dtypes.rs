@@ -10,22 +10,26 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensorlogic::io::human_bytes;
+use tensorlogic::measure::{Change, Stats, Verdict};
 use tensorlogic::models::{Model, Sampler, Session, Weights, convert};
 use tensorlogic::{DType, Device, text};
 
-/// Measure one model in several types of weights: bytes, tokens per second, ratio to the first type, perplexity
+/// Measure one model in several types of weights: bytes, tokens per second, ratio to the first type and its verdict, perplexity
 #[derive(Args)]
 #[command(
     after_help = "Each type's file is made as by `tl quantize`, in a temporary folder, from the given model: start from the most precise file available. All of them
 are open at once, so memory for their sum is needed on a GPU (the CPU maps the files). The types take turns, and the median of the rounds
-is printed; least and greatest go to --json. Perplexity, which needs a text (--file), is of windows as in `tl perplexity`; ± is its standard
+is printed; least and greatest go to --json. A type is called faster or slower than the first one where a Mann-Whitney U test has p < 0.01 and
+the medians differ beyond the noise, which takes 5 rounds at least; else there is no difference. Perplexity, which needs a text (--file), is of windows as in `tl perplexity`; ± is its standard
 error over tokens, which says how sure the perplexity itself is: all types read the same tokens, so differences between types are surer than that.
 
 Examples:
-  tl bench dtypes -m folder --file book.txt
-  tl bench dtypes -m model-f32.gguf --types f32,f16,q8_0,q4_0 --device vulkan"
+  tl bench dtypes folder --file book.txt
+  tl bench dtypes model-f32.gguf --types f32,f16,q8_0,q4_0 --device vulkan"
 )]
 pub struct DtypesArgs {
+    /// Model, as for -m
+    name: Option<String>,
     /// Types of weights, the first of which the others are compared with
     #[arg(long, value_delimiter = ',', default_value = "f32,bf16,f16,q8_0,q4_0")]
     types: Vec<String>,
@@ -63,6 +67,19 @@ struct Candidate {
     score: Option<Score>,
 }
 
+impl Candidate {
+    /// Whether its times differ from the first type's by more than noise; `None` for the first one itself.
+    fn verdict(&self, first: &Candidate) -> Option<&'static str> {
+        let stats = |c: &Candidate| Stats::of(c.times.iter().map(Duration::as_secs_f64).collect());
+        let (before, after) = (stats(first)?, stats(self)?);
+        (self.dtype != first.dtype).then(|| match Change::between(self.dtype.name(), &[before], &[after]).verdict {
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
+            Verdict::Same => "no difference",
+        })
+    }
+}
+
 /// A temporary folder, which goes away with its files.
 struct Folder(PathBuf);
 
@@ -90,8 +107,9 @@ pub fn run(args: &DtypesArgs, global: Global) -> Result<(), Failure> {
         found.ok_or_else(|| Failure::Usage(format!("--types {name}: expected some of {}", DType::WEIGHTS.map(DType::name).join(", "))))
     };
     let types = args.types.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-    let (device, activations) = (args.model.device()?, args.model.dtype()?);
-    let path = args.model.path(global)?;
+    let options = args.model.named(args.name.as_ref(), "bench dtypes")?;
+    let (device, activations) = (options.device()?, options.dtype()?);
+    let path = options.path(global)?;
     interrupt::install();
     let source = model::open(&path, &Device::cpu())?;
     let texts = args.file.as_ref().map(|file| scored(args, file, &source, &path, global)).transpose()?;
@@ -102,7 +120,7 @@ pub fn run(args: &DtypesArgs, global: Global) -> Result<(), Failure> {
         let file = folder.0.join(format!("{dtype}.gguf"));
         convert::write_gguf(&source, dtype, |w, vocab| text::gguf::write(&vocabulary, vocab, w), &file)?;
         let bytes = std::fs::metadata(&file).map_or(0, |m| m.len());
-        let model = args.model.build(&model::open(&file, &device)?, &path, activations)?;
+        let model = options.build(&model::open(&file, &device)?, &path, activations)?;
         let whole: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
         let read = whole - model.unread_bytes();
         let score = match &texts {
@@ -139,7 +157,7 @@ fn scored(args: &DtypesArgs, file: &Path, source: &Weights, path: &Path, global:
     Ok((tokens, tokenizer.bos().filter(|_| tokenizer.adds_bos()), ctx))
 }
 
-/// How long a model takes for tokens behind the first one.
+/// How long a model takes for the tokens after the first.
 fn decode(model: &dyn Model, device: &Device, args: &DtypesArgs) -> Result<Duration, Failure> {
     let vocab = model.shape().vocab as u32;
     let ids: Vec<u32> = (0..args.prompt as u32).map(|i| (i * 7919 + 13) % vocab).collect();
@@ -165,7 +183,7 @@ fn print(args: &DtypesArgs, device: &Device, all: &[Candidate], global: Global) 
     if global.json {
         let rows = all.iter().map(|c| {
             json!({ "type": c.dtype.name(), "file_bytes": c.bytes, "weight_bytes_per_token": c.read, "tokens_per_s": { "median": median(c),
-                "least": c.times.last().map(&rate), "most": c.times.first().map(&rate) }, "ratio": median(c) / median(first),
+                "least": c.times.last().map(&rate), "most": c.times.first().map(&rate) }, "ratio": median(c) / median(first), "verdict": c.verdict(first),
                 "perplexity": c.score.as_ref().map(|s| s.perplexity), "standard_error": c.score.as_ref().map(|s| s.error) })
         });
         let value = json!({ "device": device.name(), "activations": first.model.shape().dtype.name(), "rounds": args.rounds, "tokens": args.tokens,
@@ -173,18 +191,18 @@ fn print(args: &DtypesArgs, device: &Device, all: &[Candidate], global: Global) 
         return output::result(&value.to_string());
     }
     let ratio = format!("of {}", first.dtype);
-    let mut rows = vec![["type", "file", "tok/s", ratio.as_str()].map(String::from).to_vec()];
+    let mut rows = vec![["type", "file", "tok/s", ratio.as_str(), "verdict"].map(String::from).to_vec()];
     if let Some(s) = &first.score {
         rows[0].extend([format!("perplexity of {} tokens", s.count), "change".into()]);
     }
     for c in all {
-        let mut row =
-            vec![c.dtype.to_string(), human_bytes(c.bytes), format!("{:.1}", median(c)), format!("{:.2}", median(c) / median(first))];
+        let (rate, ratio) = (format!("{:.1}", median(c)), format!("{:.2}", median(c) / median(first)));
+        let mut row = vec![c.dtype.to_string(), human_bytes(c.bytes), rate, ratio, c.verdict(first).unwrap_or_default().into()];
         if let (Some(s), Some(f)) = (&c.score, &first.score) {
             row.extend([format!("{:.3} ± {:.3}", s.perplexity, s.error), format!("{:+.2} %", 100.0 * (s.perplexity / f.perplexity - 1.0))]);
         }
         rows.push(row);
     }
     output::result(&format!("activations {}, on {}; median of {} rounds", first.model.shape().dtype, device.name(), args.rounds))?;
-    table::lines(&rows, &[1, 2, 3, 4, 5]).iter().try_for_each(|line| output::result(line))
+    table::lines(&rows, &[1, 2, 3, 5, 6]).iter().try_for_each(|line| output::result(line))
 }

@@ -7,13 +7,12 @@ use crate::{Global, encoders};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::time::Instant;
-use tensorlogic::models::Inference;
-use tensorlogic::models::inference::Pooling;
+use tensorlogic::models::inference::{Outputs, Pooling};
 
 /// Turn texts into vectors: the model's last hidden states, pooled per text or one per token
 #[derive(Args)]
 #[command(
-    after_help = "Each text is a line of numbers, separated by spaces; with --tokens each token is one, behind its text in quotes and a tab.
+    after_help = "Each text is a line of numbers, separated by spaces; with --tokens each token is one, after its text in quotes and a tab.
 
 Examples:
   tl embed \"The cat sat on the mat.\"
@@ -92,38 +91,45 @@ pub fn run(args: &EmbedArgs, global: Global) -> Result<(), Failure> {
     if let Some(name) = &args.prompt_name {
         return Err(Failure::Usage(format!("--prompt-name {name}: this model's files have no prompts; use --prompt TEXT")));
     }
-    let (loaded, texts) = args.texts.encode(&args.model, args.prompt.as_deref(), global)?;
-    let inference = Inference::new(&*loaded.model).timestamps(false);
+    let (mut loaded, texts) = args.texts.encode(&args.model, args.prompt.as_deref(), global)?;
     let pooling = args.pooling.map_or(Pooling::Mean, Pooling::from);
     let (start, mut found, mut count): (_, Vec<Value>, _) = (Instant::now(), Vec::new(), 0);
-    args.texts.run(&inference, &texts, |batch, outputs| {
+    // Of each text its vectors: one, or those of its tokens.
+    let read = |outputs: &Outputs| -> Result<Vec<Vec<Vec<f32>>>, Failure> {
         let pooled = outputs.pooled(pooling)?.to_vec2::<f32>()?;
-        for (row, (text, pooled)) in batch.iter().zip(pooled).enumerate() {
-            count += text.ids.len();
-            let vectors: Vec<Vec<f32>> = match args.tokens {
-                true => outputs.token_states(row)?.into_iter().map(|v| args.finished(v)).collect(),
-                false => vec![args.finished(pooled)],
-            };
-            if vectors.iter().flatten().any(|v| !v.is_finite()) {
-                return Err(not_finite(&loaded));
-            }
-            let mut tokens = Vec::new();
-            for (&id, vector) in text.ids.iter().zip(&vectors).filter(|_| args.tokens) {
-                let word = token_text(&loaded, id)?;
-                match global.json {
-                    true => tokens.push(json!({ "id": id, "text": word, "embedding": vector })),
-                    false => output::result(&format!("{word:?}\t{}", numbers(vector)))?,
+        let of = |(row, pooled): (usize, Vec<f32>)| if args.tokens { Ok(outputs.token_states(row)?) } else { Ok(vec![pooled]) };
+        pooled.into_iter().enumerate().map(of).collect()
+    };
+    args.texts.run(
+        &mut loaded,
+        |inference| inference.timestamps(false),
+        &texts,
+        read,
+        |loaded, batch, vectors| {
+            for (text, vectors) in batch.iter().zip(vectors) {
+                count += text.ids.len();
+                let vectors: Vec<Vec<f32>> = vectors.into_iter().map(|v| args.finished(v)).collect();
+                if vectors.iter().flatten().any(|v| !v.is_finite()) {
+                    return Err(not_finite(loaded));
+                }
+                let mut tokens = Vec::new();
+                for (&id, vector) in text.ids.iter().zip(&vectors).filter(|_| args.tokens) {
+                    let word = token_text(loaded, id)?;
+                    match global.json {
+                        true => tokens.push(json!({ "id": id, "text": word, "embedding": vector })),
+                        false => output::result(&format!("{word:?}\t{}", numbers(vector)))?,
+                    }
+                }
+                match (global.json, args.tokens) {
+                    (true, true) => found.push(json!({ "text": text.text, "tokens": tokens })),
+                    (true, false) => found.push(json!({ "text": text.text, "token_count": text.ids.len(), "embedding": vectors[0] })),
+                    (false, true) => {}
+                    (false, false) => output::result(&numbers(&vectors[0]))?,
                 }
             }
-            match (global.json, args.tokens) {
-                (true, true) => found.push(json!({ "text": text.text, "tokens": tokens })),
-                (true, false) => found.push(json!({ "text": text.text, "token_count": text.ids.len(), "embedding": vectors[0] })),
-                (false, true) => {}
-                (false, false) => output::result(&numbers(&vectors[0]))?,
-            }
-        }
-        Ok(())
-    })?;
+            Ok(())
+        },
+    )?;
     let seconds = start.elapsed().as_secs_f64();
     if global.json {
         let pooling = if args.tokens { Value::Null } else { pooling.to_string().into() };

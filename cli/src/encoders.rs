@@ -6,12 +6,12 @@ use crate::output::{self, Failure};
 use crate::score::ScoreArgs;
 use crate::{Global, interrupt};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tensorlogic::models::inference::{Inputs, Padding};
 use tensorlogic::models::{Embedder, Encoder};
 use tensorlogic::text::Tokenizer;
-use tensorlogic::{Device, Tensor};
+use tensorlogic::{DType, Device, Tensor};
 
 /// Whether the model of this file is an encoder, or serves as one.
 pub fn is_for(path: &Path) -> Result<bool, Failure> {
@@ -20,10 +20,12 @@ pub fn is_for(path: &Path) -> Result<bool, Failure> {
 }
 
 /// An opened encoder.
-struct Opened {
-    device: Device,
-    embedder: Embedder,
-    tokenizer: Tokenizer,
+pub struct Opened {
+    pub device: Device,
+    pub embedder: Embedder,
+    pub tokenizer: Tokenizer,
+    path: PathBuf,
+    dtype: Option<DType>,
 }
 
 /// A text, or a pair of texts, as the model reads it.
@@ -33,7 +35,7 @@ struct Tokens {
 }
 
 impl Opened {
-    fn new(args: &ModelArgs, path: &Path, global: Global) -> Result<Opened, Failure> {
+    pub fn new(args: &ModelArgs, path: &Path, global: Global) -> Result<Opened, Failure> {
         if args.adapter.is_some() {
             return Err(Failure::Usage("--adapter: adapters are for models that generate text".into()));
         }
@@ -52,10 +54,28 @@ impl Opened {
             weights = weights.on(&device);
         };
         interrupt::install();
-        Ok(Opened { device, embedder, tokenizer })
+        Ok(Opened { device, embedder, tokenizer, path: path.to_path_buf(), dtype })
     }
 
-    /// The tokens of texts, and of pairs behind `first`, cut where they are longer than the model reads.
+    /// What `work` gives for the model, as `set` makes it. Where the device is lost or full, the model moves to the next one of the list, and
+    /// `work` is done again there.
+    fn recovering<T>(&mut self, set: impl Fn(Embedder) -> Embedder, work: impl Fn(&Embedder) -> Result<T, Failure>) -> Result<T, Failure> {
+        loop {
+            let mut error = match work(&self.embedder) {
+                Err(Failure::Device(e)) => e,
+                done => return done,
+            };
+            loop {
+                self.device = go_on(&self.device, error)?;
+                match model::open(&self.path, &self.device).and_then(|w| Ok(Embedder::open(&w, self.dtype)?)) {
+                    Err(Failure::Device(e)) => error = e,
+                    opened => break self.embedder = set(opened?),
+                }
+            }
+        }
+    }
+
+    /// The tokens of texts, and of pairs after `first`, cut where they are longer than the model reads.
     fn encode(&self, texts: &[String], prompt: &str, first: Option<&str>, global: Global) -> Result<Vec<Tokens>, Failure> {
         warn_unknown(&self.tokenizer, first.into_iter().chain([prompt]).chain(texts.iter().map(String::as_str)), global)?;
         let (max, lower) = (self.embedder.max_tokens(), self.embedder.lower_case());
@@ -106,30 +126,38 @@ fn not_finite() -> Failure {
     Failure::Error("the model gave NaN or infinite values; try --dtype f32".into())
 }
 
+/// An encoder with the pooling and the scaling that were asked for.
+fn configured(args: &EmbedArgs, embedder: Embedder) -> Embedder {
+    let embedder = match args.pooling {
+        Some(pooling) => embedder.with_pooling(pooling.into()),
+        None => embedder,
+    };
+    if args.normalize { embedder.normalized(true) } else { embedder }
+}
+
 /// `tl embed` with the encoder of this file.
 pub fn embed(args: &EmbedArgs, path: &Path, global: Global) -> Result<(), Failure> {
     let texts = args.texts.read()?;
     let mut opened = Opened::new(&args.model, path, global)?;
-    if let Some(pooling) = args.pooling {
-        opened.embedder = opened.embedder.with_pooling(pooling.into());
-    }
-    if args.normalize {
-        opened.embedder = opened.embedder.normalized(true);
-    }
+    opened.embedder = configured(args, opened.embedder);
     let named = || opened.embedder.prompt(args.prompt_name.as_deref()).map_err(|e| Failure::Usage(format!("--prompt-name: {e}")));
-    let prompt = args.prompt.as_deref().map_or_else(named, Ok)?;
-    let tokens = opened.encode(&texts, prompt, None, global)?;
+    let prompt = args.prompt.as_deref().map_or_else(named, Ok)?.to_string();
+    let tokens = opened.encode(&texts, &prompt, None, global)?;
     let count: usize = tokens.iter().map(|t| t.ids.len()).sum();
     let (start, mut found) = (Instant::now(), Vec::new());
     for batch in opened.batches(&tokens, args.texts.batch) {
         let (first, inputs) = batch?;
-        let outputs = if args.tokens { Some(opened.embedder.encoder().run(&inputs)?) } else { None };
-        let pooled = if args.tokens { Vec::new() } else { opened.embedder.embed(&inputs)?.to_vec2::<f32>()? };
-        for (row, t) in tokens[first..].iter().take(args.texts.batch.into()).enumerate() {
-            let vectors = match &outputs {
-                Some(outputs) => outputs.token_states(row)?.into_iter().map(|v| args.finished(v)).collect(),
-                None => vec![pooled[row].clone()],
-            };
+        let rows = tokens.len().min(first + usize::from(args.texts.batch)) - first;
+        // Of each text its vectors: one, or those of its tokens.
+        let read = |embedder: &Embedder| -> Result<Vec<Vec<Vec<f32>>>, Failure> {
+            if !args.tokens {
+                return Ok(embedder.embed(&inputs)?.to_vec2::<f32>()?.into_iter().map(|v| vec![v]).collect());
+            }
+            let outputs = embedder.encoder().run(&inputs)?;
+            let finished = |row| Ok(outputs.token_states(row)?.into_iter().map(|v| args.finished(v)).collect());
+            (0..rows).map(finished).collect()
+        };
+        for (row, (t, vectors)) in tokens[first..].iter().zip(opened.recovering(|embedder| configured(args, embedder), read)?).enumerate() {
             if vectors.iter().flatten().any(|v| !v.is_finite()) {
                 return Err(not_finite());
             }
@@ -171,9 +199,8 @@ pub fn embed(args: &EmbedArgs, path: &Path, global: Global) -> Result<(), Failur
 /// `tl score` with the classifier or reranker of this file.
 pub fn score(args: &ScoreArgs, path: &Path, global: Global) -> Result<(), Failure> {
     let texts = args.texts.read()?;
-    let opened = Opened::new(&args.model, path, global)?;
-    let encoder = opened.embedder.encoder();
-    let Some(labels) = encoder.labels() else {
+    let mut opened = Opened::new(&args.model, path, global)?;
+    let Some(labels) = opened.embedder.encoder().labels().map(<[_]>::to_vec) else {
         let message = "it gives vectors (`tl embed`); scores are given by models that generate text and by those with a head for labels";
         return Err(Failure::Error(format!("{}: {message}", path.display())));
     };
@@ -185,9 +212,14 @@ pub fn score(args: &ScoreArgs, path: &Path, global: Global) -> Result<(), Failur
     let (start, mut found) = (Instant::now(), Vec::new());
     for batch in opened.batches(&tokens, args.texts.batch) {
         let (first, inputs) = batch?;
-        let outputs = encoder.run(&inputs)?;
-        let (Some(logits), Some(scores)) = (&outputs.logits, &outputs.scores) else { continue };
-        for (row, (logits, scores)) in logits.to_vec2::<f32>()?.into_iter().zip(scores.to_vec2::<f32>()?).enumerate() {
+        let read = |embedder: &Embedder| {
+            let outputs = embedder.encoder().run(&inputs)?;
+            let rows =
+                |values: &Option<Tensor>| Ok::<_, Failure>(values.as_ref().map(|v| v.to_vec2::<f32>()).transpose()?.unwrap_or_default());
+            Ok((rows(&outputs.logits)?, rows(&outputs.scores)?))
+        };
+        let (logits, scores) = opened.recovering(|embedder| embedder, read)?;
+        for (row, (logits, scores)) in logits.into_iter().zip(scores).enumerate() {
             if scores.iter().any(|v| !v.is_finite()) {
                 return Err(not_finite());
             }
@@ -195,7 +227,7 @@ pub fn score(args: &ScoreArgs, path: &Path, global: Global) -> Result<(), Failur
             if global.json {
                 found.push(json!({ "text": text, "scores": scores, "logits": logits }));
             } else {
-                let named: Vec<String> = match labels {
+                let named: Vec<String> = match &labels[..] {
                     [_] => vec![format!("{:.6}", scores[0])],
                     _ => labels.iter().zip(&scores).map(|(label, score)| format!("{label} {score:.6}")).collect(),
                 };

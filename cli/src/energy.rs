@@ -1,4 +1,4 @@
-//! Energy of decoding: joules a token beyond what the device takes at rest, where the system counts them.
+//! Energy of decoding and of training: joules a token or a step beyond what the device takes at rest, where the system counts them.
 
 use crate::bench::{DecodeArgs, choose, prompts, read};
 use crate::interrupt;
@@ -61,6 +61,69 @@ impl TokenEnergy {
     pub fn json(&self) -> Value {
         json!({ "joules_per_token": self.windows[WINDOWS / 2].0, "least": self.windows[0].0, "most": self.windows[WINDOWS - 1].0,
             "watts": self.windows[WINDOWS / 2].1, "idle_watts": self.idle, "source": self.source })
+    }
+}
+
+/// How often a counter is read at least, since it wraps around.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Counts what a training takes.
+pub struct TrainingEnergy {
+    meter: EnergyMeter,
+    device: Device,
+    /// Watts at rest.
+    idle: f64,
+    start: Instant,
+    joules: f64,
+    looked: Instant,
+}
+
+/// What the steps of a training took.
+pub struct StepEnergy {
+    source: String,
+    idle: f64,
+    watts: f64,
+    /// Joules a step above rest.
+    joules: f64,
+}
+
+impl TrainingEnergy {
+    /// Leaves the device alone for a while, and counts from then on; `None` where the system does not tell.
+    pub fn begin(device: &Device) -> Option<TrainingEnergy> {
+        let mut meter = EnergyMeter::of(device)?;
+        device.synchronize().ok()?;
+        let idle = meter.idle_power(REST)?;
+        let (joules, now) = (meter.joules()?, Instant::now());
+        Some(TrainingEnergy { meter, device: device.clone(), idle, start: now, joules, looked: now })
+    }
+
+    /// To be called now and then.
+    pub fn look(&mut self) {
+        if self.looked.elapsed() > LOOK_EVERY {
+            self.looked = Instant::now();
+            let _ = self.meter.joules();
+        }
+    }
+
+    /// What these steps took; `None` where they were made on another device, or the counter cannot be read any more.
+    pub fn end(mut self, device: &Device, steps: u64) -> Option<StepEnergy> {
+        let (joules, seconds) = (self.meter.joules()? - self.joules, self.start.elapsed().as_secs_f64());
+        let above = Energy { joules, seconds }.above(self.idle) / steps as f64;
+        let found = StepEnergy { source: self.meter.source(), idle: self.idle, watts: joules / seconds, joules: above };
+        (steps > 0 && self.device == *device).then_some(found)
+    }
+}
+
+impl StepEnergy {
+    /// One line.
+    pub fn line(&self) -> String {
+        let StepEnergy { source, idle, watts, joules } = self;
+        format!("energy: {joules:.3} J a step above rest, saves and evaluations included; {watts:.0} W, at rest {idle:.0} W ({source})")
+    }
+
+    /// For `--json`.
+    pub fn json(&self) -> Value {
+        json!({ "joules_per_step": self.joules, "watts": self.watts, "idle_watts": self.idle, "source": self.source })
     }
 }
 

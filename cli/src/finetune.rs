@@ -131,11 +131,24 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
     if let Some(out) = &args.merge {
         check_merge(&path, out)?;
     }
-    let device = args.model.device()?;
-    let weights = model::open(&path, &device)?;
-    let (tokenizer, template) = model::texts(&weights, &path)?;
+    let mut device = args.model.device()?;
+    loop {
+        match tune(args, &path, &device, global) {
+            Err(Failure::Device(e)) => device = model::go_on(&device, e)?,
+            done => return done,
+        }
+        if !global.quiet {
+            output::note("training begins again: adapters are saved without what the optimizer remembers");
+        }
+    }
+}
+
+/// Fine-tunes on this device, from the beginning.
+fn tune(args: &FinetuneArgs, path: &Path, device: &Device, global: Global) -> Result<(), Failure> {
+    let weights = model::open(path, device)?;
+    let (tokenizer, template) = model::texts(&weights, path)?;
     // Gradients of f16 would need their loss scaled.
-    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32))).map_err(|e| model::unreadable(&path, e))?;
+    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32))).map_err(|e| model::unreadable(path, e))?;
     let ctx = context_of(args.ctx, 256, &model.shape(), global)?;
     let mut examples = read(args, ctx, &tokenizer, template.as_ref(), global)?;
 
@@ -166,12 +179,12 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
         ));
     }
     interrupt::install();
-    let mut tuner = Tuner { args, model: &*model, adapters: &adapters, device: &device, base: path.display().to_string() };
+    let mut tuner = Tuner { args, model: &*model, adapters: &adapters, device, base: path.display().to_string() };
     let before = tuner.score(&held_out)?;
     let start = Instant::now();
     let (steps, last, tokens) = tuner.train(&examples, global)?;
     let seconds = start.elapsed().as_secs_f64();
-    let e = eval_stats(&device);
+    let e = eval_stats(device);
     let stats = format!(
         "plans: {} hits, {} misses · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {}",
         e.hits,
@@ -184,7 +197,7 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
     tuner.save()?;
     let after = tuner.score(&held_out)?;
     if let (Some(out), false) = (&args.merge, interrupt::requested()) {
-        merge(&adapters, &path, out)?;
+        merge(&adapters, path, out)?;
     }
     let memory = device.memory();
     if global.json {
@@ -464,7 +477,10 @@ impl Tuner<'_> {
     }
 
     fn save(&self) -> Result<(), Failure> {
-        let failed = |e: TensorError| Failure::Error(format!("{e}; progress since the last save (--save-every) is lost"));
+        let failed = |e: TensorError| match Failure::from(e) {
+            Failure::Error(text) => Failure::Error(format!("{text}; progress since the last save (--save-every) is lost")),
+            device => device,
+        };
         self.adapters.save(&self.args.out, &self.base).map_err(failed)
     }
 }

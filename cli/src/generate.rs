@@ -1,8 +1,10 @@
 //! `tl generate`: a prompt in, text out, token by token.
 
 use crate::answer::{ChatOptions, Shown, message};
-use crate::model::{ModelArgs, warn_unknown};
+use crate::layers::{self, RankGroup};
+use crate::model::{self, ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
+use crate::ranks::RankArgs;
 use crate::{Global, interrupt};
 use clap::Args;
 use std::io::{IsTerminal, Read, Write};
@@ -20,7 +22,9 @@ use tensorlogic::{Device, PipelineStrategy, Rng};
   tl generate --raw \"Once upon a time\" -n 100 --temp 0.8 --seed 7
   tl generate -m model.gguf -f question.txt > answer.txt
   tl generate -m tiny --temp 0.8 \"ROMEO:\"
-  git diff | tl generate -p \"Write a commit message for:\"")]
+  git diff | tl generate -p \"Write a commit message for:\"
+  tl generate -m large.gguf --device vulkan:0+vulkan:1 \"Hello\"   layers on two GPUs
+  mpirun -n 2 tl generate -m large.gguf \"Hello\"                  or on two ranks (docs/distributed.md)")]
 pub struct GenerateArgs {
     /// Prompt; combined with `-p` if both are given
     prompt: Option<String>,
@@ -54,6 +58,8 @@ pub struct GenerateArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    ranks: RankArgs,
 }
 
 /// How tokens are chosen: by these options, else as the model's files say, else the most likely token is taken.
@@ -216,21 +222,28 @@ pub fn answer(
     mut emit: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Stats, Failure> {
     let text = |part: AnswerPart| if let AnswerPart::Text(text) = part { emit(&text) } else { Ok(()) };
-    answer_in_parts(session, AnswerReader::plain(tokenizer), tokenizer, ids, max_tokens, sampler, profiler, text)
+    let answering = Answering { session, tokenizer, sampler, max_tokens, profiler };
+    answer_in_parts(answering, AnswerReader::plain(tokenizer), ids, text)
+}
+
+/// What an answer is made with.
+pub struct Answering<'a, 'm, 'p> {
+    pub session: &'a mut Session<'m>,
+    pub tokenizer: &'a Tokenizer,
+    pub sampler: &'a mut Sampler,
+    /// The most tokens that it may have.
+    pub max_tokens: usize,
+    pub profiler: Option<&'a mut StepProfiler<'p>>,
 }
 
 /// As [`answer`], in the parts that the reader tells apart.
-#[allow(clippy::too_many_arguments)]
 pub fn answer_in_parts(
-    session: &mut Session,
+    answering: Answering<'_, '_, '_>,
     mut reader: AnswerReader<&Tokenizer>,
-    tokenizer: &Tokenizer,
     ids: &[u32],
-    max_tokens: usize,
-    sampler: &mut Sampler,
-    mut profiler: Option<&mut StepProfiler>,
     mut emit: impl FnMut(AnswerPart) -> Result<(), Failure>,
 ) -> Result<Stats, Failure> {
+    let Answering { session, tokenizer, sampler, max_tokens, mut profiler } = answering;
     let mut stats =
         Stats { prompt_tokens: ids.len(), prompt_time: Duration::ZERO, generated: 0, time: Duration::ZERO, first: None, end: End::Length };
     let start = Instant::now();
@@ -298,12 +311,17 @@ pub fn profiled(profiler: StepProfiler, global: Global) -> Result<(), Failure> {
 
 /// Runs the subcommand.
 pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
+    let open = |device: &Device| model::open(&args.model.path_or_tiny(Global { quiet: true, ..global })?, device);
+    layers::run(&args.ranks, &args.model, global, open, |team, global| generate(args, global, team))
+}
+
+fn generate(args: &GenerateArgs, global: Global, team: &RankGroup) -> Result<(), Failure> {
     let started = Instant::now();
     let prompt = read_prompt(args)?;
     args.sampling.check()?;
     args.model.dtype()?;
     let path = args.model.path_or_tiny(global)?;
-    let loaded = args.model.load_from(&path, global)?;
+    let loaded = args.model.load_over(&path, global, team)?;
     let mut sampler = args.sampling.sampler(&loaded.defaults)?;
     args.sampling.note_defaults(&loaded.defaults, global);
     interrupt::install();
@@ -344,10 +362,11 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let mut profiler = args.profile.as_deref().map(|folder| profile_into(folder, &loaded.device)).transpose()?;
     let mut out = std::io::stdout().lock();
     let mut shown = Shown::new(global);
-    let (tokenizer, most) = (&loaded.tokenizer, args.max_tokens);
+    let tokenizer = &loaded.tokenizer;
     let emit = |part| shown.part(part, &mut out);
-    let stats = answer_in_parts(&mut session, reader, tokenizer, &ids, most, &mut sampler, profiler.as_mut(), emit)
-        .map_err(|e| loaded.failed(e))?;
+    let answering =
+        Answering { session: &mut session, tokenizer, sampler: &mut sampler, max_tokens: args.max_tokens, profiler: profiler.as_mut() };
+    let stats = answer_in_parts(answering, reader, &ids, emit).map_err(|e| loaded.failed(e))?;
     shown.end_thought();
     session.fallbacks().iter().for_each(|note| output::note(&note.to_string()));
     let device = session.device().clone();

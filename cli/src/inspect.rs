@@ -152,7 +152,7 @@ fn read(path: &Path) -> Result<Contents, Failure> {
     }
     let file = SafeTensors::open(path).map_err(|e| damaged(path, e))?;
     let mut metadata: Vec<_> = file.metadata().iter().map(|(k, v)| (k.clone(), clip(v), json!(v))).collect();
-    // The settings of a model in Hub layout lie beside its weights.
+    // The settings of a model in Hub layout lie next to its weights.
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
     if let Some(Json::Object(config)) = std::fs::read(folder.join("config.json")).ok().and_then(|b| serde_json::from_slice(&b).ok()) {
         metadata.extend(config.into_iter().map(|(k, v)| (format!("config.{k}"), clip(&v.to_string()), v)));

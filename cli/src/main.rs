@@ -2,6 +2,7 @@
 
 mod answer;
 mod bench;
+mod bench_http;
 mod bench_serve;
 mod bundle;
 mod chat;
@@ -20,6 +21,7 @@ mod finetune;
 mod generate;
 mod inspect;
 mod interrupt;
+mod layers;
 mod log;
 mod model;
 mod optimize;
@@ -30,6 +32,7 @@ mod plan;
 mod pull;
 mod quantize;
 mod random_model;
+mod ranks;
 mod score;
 mod self_test;
 #[cfg(feature = "serve")]

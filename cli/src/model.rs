@@ -2,6 +2,7 @@
 
 use crate::Global;
 use crate::fetch::{self, PullError, PullOptions, builtin};
+use crate::layers::RankGroup;
 use crate::output::{self, Failure};
 use clap::Args;
 use serde_json::{Map, Value};
@@ -21,7 +22,7 @@ pub struct ModelArgs {
     #[arg(short, long)]
     pub model: Option<String>,
     /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1. Of a list such as metal,vulkan,cpu the
-    /// first that is there, and the next where that is lost or full
+    /// first that is there, and the next where that is lost or full. Several with + between them, such as vulkan:0+vulkan:1, share the layers
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     pub device: String,
     /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
@@ -45,6 +46,8 @@ pub struct Loaded {
     pub defaults: GenerationDefaults,
     path: PathBuf,
     adapter: Option<PathBuf>,
+    /// Whether it can be loaded again on another device.
+    reloads: bool,
 }
 
 impl ModelArgs {
@@ -65,9 +68,25 @@ impl ModelArgs {
         }
     }
 
-    /// The requested device.
+    /// These options with the model that `tl COMMAND MODEL` names, which is as good as `-m MODEL`.
+    pub fn named(&self, name: Option<&String>, command: &str) -> Result<ModelArgs, Failure> {
+        if name.is_some() && self.model.is_some() {
+            return Err(Failure::Usage(format!("name the model once: `tl {command} MODEL`, or -m MODEL")));
+        }
+        Ok(ModelArgs { model: name.or(self.model.as_ref()).cloned(), ..self.clone() })
+    }
+
+    /// The requested device, for commands whose model is in one place.
     pub fn device(&self) -> Result<Device, Failure> {
-        open_device(&self.device)
+        match self.devices().count() {
+            1 => open_device(&self.device),
+            n => Err(Failure::Usage(format!("--device {}: this command has a model on one device, not on {n}", self.device))),
+        }
+    }
+
+    /// The names of the devices that share the model's layers.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.device.split('+')
     }
 
     /// The requested dtype.
@@ -97,10 +116,15 @@ impl ModelArgs {
 
     /// Opens the model of this file with its tokenizer.
     pub fn load_from(&self, path: &Path, global: Global) -> Result<Loaded, Failure> {
+        self.load_over(path, global, &RankGroup::alone())
+    }
+
+    /// As [`ModelArgs::load_from`], with the layers that the other ranks compute.
+    pub fn load_over(&self, path: &Path, global: Global, team: &RankGroup) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
         let (device, read) = std::thread::scope(|s| {
             // A driver takes as long to start as a tokenizer takes to build.
-            let device = s.spawn(|| self.device());
+            let device = s.spawn(|| team.device(self));
             let read = open(path, &Device::cpu()).and_then(|w| Ok((texts(&w, path)?, defaults(&w, path)?, w)));
             (device.join(), read)
         });
@@ -112,12 +136,13 @@ impl ModelArgs {
         let mut device = device;
         let model = loop {
             weights = weights.on(&device);
-            match self.build(&weights, path, dtype) {
-                Err(Failure::Device(e)) => device = go_on(&device, e)?,
+            match team.build(self, &weights, dtype, |device| open(path, device), path, global) {
+                Err(Failure::Device(e)) if !team.distributes(self) => device = go_on(&device, e)?,
                 built => break built?,
             }
         };
-        Ok(Loaded { device, model, tokenizer, template, defaults, path: path.to_path_buf(), adapter: self.adapter.clone() })
+        let reloads = !team.distributes(self);
+        Ok(Loaded { device, model, tokenizer, template, defaults, path: path.to_path_buf(), adapter: self.adapter.clone(), reloads })
     }
 }
 
@@ -240,14 +265,39 @@ pub fn go_on(device: &Device, error: TensorError) -> Result<Device, Failure> {
 impl Loaded {
     /// A session that goes on with the next device of the list where its own is lost or full.
     pub fn session(&self, context: usize, strategy: PipelineStrategy) -> Result<Session<'_>, Failure> {
-        let reload = |device: &Device, dtype: DType| -> TensorResult<Box<dyn Model>> {
-            let mut model = models::load(&Weights::open(&self.path, device)?, Some(dtype))?;
-            if let Some(folder) = &self.adapter {
-                Adapters::load(folder, &mut *model)?;
-            }
-            Ok(model)
-        };
+        if !self.reloads {
+            return Ok(Session::new(&*self.model, context, &self.device)?.strategy(strategy));
+        }
+        let reload = |device: &Device, dtype: DType| self.reload(device, dtype);
         Ok(Session::with_reload(&*self.model, context, &self.device, Box::new(reload))?.strategy(strategy))
+    }
+
+    /// The model on another device, with activations of this dtype.
+    fn reload(&self, device: &Device, dtype: DType) -> TensorResult<Box<dyn Model>> {
+        let mut model = models::load(&Weights::open(&self.path, device)?, Some(dtype))?;
+        if let Some(folder) = &self.adapter {
+            Adapters::load(folder, &mut *model)?;
+        }
+        Ok(model)
+    }
+
+    /// What `work` gives for the model and its device. Where the device is lost or full, the model moves to the next one of the list, and `work`
+    /// is done again there.
+    pub fn recovering<T>(&mut self, mut work: impl FnMut(&dyn Model, &Device) -> Result<T, Failure>) -> Result<T, Failure> {
+        loop {
+            let mut error = match work(&*self.model, &self.device) {
+                Err(Failure::Device(e)) if self.reloads => e,
+                done => return done,
+            };
+            let dtype = self.model.shape().dtype;
+            loop {
+                self.device = go_on(&self.device, error)?;
+                match self.reload(&self.device, dtype).map_err(Failure::from) {
+                    Err(Failure::Device(e)) => error = e,
+                    model => break self.model = model?,
+                }
+            }
+        }
     }
 
     /// An error of running the model. NaN may come from a damaged file; if it is damaged, the error says so.
@@ -258,7 +308,7 @@ impl Loaded {
         }
     }
 
-    /// A conversation as tokens, up to where the model begins to speak; `variables` are the template's beside the messages.
+    /// A conversation as tokens, up to where the model begins to speak; `variables` are what the template gets besides the messages.
     pub fn encode_messages(
         &self,
         template: &ChatTemplate,

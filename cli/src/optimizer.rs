@@ -30,7 +30,7 @@ impl Choice {
         Ok(Choice { name, betas: (betas.0.unwrap_or(usual), betas.1.unwrap_or(0.99)), weight_decay: weight_decay.unwrap_or(decay) })
     }
 
-    /// The usual learning rate beside `adamw`, AdamW's: plain gradients want larger steps, signs of them smaller ones.
+    /// The usual learning rate, given AdamW's, `adamw`: plain gradients need larger steps, their signs smaller ones.
     pub fn usual_lr(&self, adamw: f64) -> f64 {
         match self.name {
             "sgd" => 100.0 * adamw,

@@ -1,8 +1,10 @@
 //! `tl perplexity`: how well a model predicts a text.
 
 use crate::generate::context_of;
-use crate::model::{ModelArgs, warn_unknown};
+use crate::layers::{self, RankGroup};
+use crate::model::{self, ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
+use crate::ranks::RankArgs;
 use crate::{Global, interrupt};
 use clap::Args;
 use serde_json::json;
@@ -34,16 +36,23 @@ pub struct PerplexityArgs {
     tokens: usize,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    ranks: RankArgs,
 }
 
 /// Runs the subcommand.
 pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
+    let open = |device: &Device| model::open(&args.model.path(Global { quiet: true, ..global })?, device);
+    layers::run(&args.ranks, &args.model, global, open, |team, global| measure(args, global, team))
+}
+
+fn measure(args: &PerplexityArgs, global: Global, team: &RankGroup) -> Result<(), Failure> {
     let read = |f: &std::path::PathBuf| std::fs::read_to_string(f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())));
     let texts = args.file.iter().map(read).collect::<Result<Vec<String>, Failure>>()?;
     if args.ctx.is_some_and(|n| n < 2) {
         return Err(Failure::Usage("--ctx: a window needs at least 2 tokens".into()));
     }
-    let loaded = args.model.load(global)?;
+    let mut loaded = args.model.load_over(&args.model.path(global)?, global, team)?;
     interrupt::install();
     warn_unknown(&loaded.tokenizer, texts.iter().map(String::as_str), global)?;
     let ctx = context_of(args.ctx, 512, &loaded.model.shape(), global)?;
@@ -51,7 +60,9 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     let texts = tokens(&loaded.tokenizer, &texts, args.tokens)?;
     let all: usize = texts.iter().map(Vec::len).sum();
     let bos = loaded.tokenizer.bos().filter(|_| loaded.tokenizer.adds_bos());
-    let score = Score::of(&*loaded.model, &loaded.device, &texts, bos, ctx)?;
+    let (windows, mut tally) = (windows(&texts, bos, ctx), Tally::default());
+    loaded.recovering(|model, device| tally.add(model, device, &windows, ctx))?;
+    let score = tally.score();
     let Some(Score { perplexity, error, mean, count }) = score else {
         return Err(Failure::Error(format!("{}: perplexity needs at least 2 tokens, got {all}", args.file[0].display())));
     };
@@ -97,17 +108,39 @@ pub struct Score {
 impl Score {
     /// Of texts in windows of `ctx` tokens, each of which begins with `bos`; `None` where there is no token to predict.
     pub fn of(model: &dyn Model, device: &Device, texts: &[Vec<u32>], bos: Option<u32>, ctx: usize) -> Result<Option<Score>, Failure> {
+        let mut tally = Tally::default();
+        tally.add(model, device, &windows(texts, bos, ctx), ctx)?;
+        Ok(tally.score())
+    }
+}
+
+/// Texts in windows of `ctx` tokens. A begin token takes a place of every window and is not predicted.
+fn windows(texts: &[Vec<u32>], bos: Option<u32>, ctx: usize) -> Vec<Vec<u32>> {
+    let parts = texts.iter().flat_map(|ids| ids.chunks(ctx - bos.is_some() as usize));
+    parts.map(|part| bos.into_iter().chain(part.iter().copied()).collect()).collect()
+}
+
+/// What was counted so far.
+#[derive(Default)]
+struct Tally {
+    /// Windows that are done.
+    windows: usize,
+    /// The sum of the negative log-likelihoods of their tokens, in nats, and that of their squares.
+    sum: f64,
+    squares: f64,
+    count: usize,
+}
+
+impl Tally {
+    /// Adds the windows that are not counted yet; an error leaves those before it counted.
+    fn add(&mut self, model: &dyn Model, device: &Device, windows: &[Vec<u32>], ctx: usize) -> Result<(), Failure> {
         let vocab = model.shape().vocab;
-        // A begin token takes a place of every window and is not predicted.
-        let per_window = ctx - bos.is_some() as usize;
         // As many logits at a time as fit a buffer that every adapter offers.
         let chunk = ((64 << 20) / (4 * vocab)).clamp(1, 128);
         let mut session = Session::new(model, ctx, device)?;
-        let (mut sum, mut squares, mut count) = (0f64, 0f64, 0usize);
-        for window in texts.iter().flat_map(|ids| ids.chunks(per_window)) {
-            let tokens: Vec<u32> = bos.into_iter().chain(window.iter().copied()).collect();
+        for tokens in &windows[self.windows..] {
             session.truncate(0);
-            let mut at = 0;
+            let (mut at, mut found) = (0, Vec::with_capacity(tokens.len()));
             while at + 1 < tokens.len() {
                 if interrupt::requested() {
                     return Err(Failure::Interrupted);
@@ -116,19 +149,26 @@ impl Score {
                 let logits = session.score(&tokens[at..end])?;
                 let targets = tokens[at + 1..=end].iter().enumerate().map(|(row, &t)| (row * vocab) as i32 + t as i32);
                 let targets = Tensor::from_vec(targets.collect::<Vec<i32>>(), &[end - at], device)?;
-                let chosen = logits.cast(DType::F32)?.log_softmax(-1)?.flatten(0, -1)?.index_select(0, &targets)?.to_vec()?;
-                for p in chosen {
-                    (sum, squares, count) = (sum - p as f64, squares + (p as f64).powi(2), count + 1);
-                }
+                found.extend(logits.cast(DType::F32)?.log_softmax(-1)?.flatten(0, -1)?.index_select(0, &targets)?.to_vec()?);
                 at = end;
             }
+            for p in found.into_iter().map(f64::from) {
+                (self.sum, self.squares, self.count) = (self.sum - p, self.squares + p.powi(2), self.count + 1);
+            }
+            self.windows += 1;
         }
+        Ok(())
+    }
+
+    /// The result; `None` where no token was predicted.
+    fn score(&self) -> Option<Score> {
+        let Tally { sum, squares, count, .. } = *self;
         if count == 0 {
-            return Ok(None);
+            return None;
         }
         let mean = sum / count as f64;
         let perplexity = mean.exp();
         let deviation = ((squares / count as f64 - mean * mean).max(0.0) / count.saturating_sub(1).max(1) as f64).sqrt();
-        Ok(Some(Score { perplexity, error: if count > 1 { perplexity * deviation } else { 0.0 }, mean, count }))
+        Some(Score { perplexity, error: if count > 1 { perplexity * deviation } else { 0.0 }, mean, count })
     }
 }

@@ -7,7 +7,7 @@ use crate::{Global, encoders};
 use clap::Args;
 use serde_json::{Value, json};
 use std::time::Instant;
-use tensorlogic::models::Inference;
+use tensorlogic::models::inference::Outputs;
 
 /// Compute the log-likelihood of texts, or of continuations of a prompt; with a reranker, how well texts answer the prompt
 #[derive(Args)]
@@ -53,36 +53,41 @@ pub fn run(args: &ScoreArgs, global: Global) -> Result<(), Failure> {
     if encoders::is_for(&path)? {
         return encoders::score(args, &path, global);
     }
-    let (loaded, texts) = args.texts.encode(&args.model, args.prompt.as_deref(), global)?;
-    let inference = Inference::new(&*loaded.model).log_probs(true).timestamps(false);
+    let (mut loaded, texts) = args.texts.encode(&args.model, args.prompt.as_deref(), global)?;
     let (start, mut found, mut count): (_, Vec<Value>, _) = (Instant::now(), Vec::new(), 0);
-    args.texts.run(&inference, &texts, |batch, outputs| {
-        let Some(all) = &outputs.log_probs else { return Ok(()) };
-        for (text, row) in batch.iter().zip(all.to_vec2::<f32>()?) {
-            count += text.ids.len();
-            let scores = scored(text, &row);
-            let sum: f64 = scores.iter().map(|(_, p)| p).sum();
-            if !sum.is_finite() {
-                return Err(not_finite(&loaded));
-            }
-            let mean = (!scores.is_empty()).then(|| sum / scores.len() as f64);
-            let mut tokens = Vec::new();
-            for (id, p) in &scores {
-                let word = token_text(&loaded, *id)?;
-                match (global.json, args.tokens) {
-                    (true, _) => tokens.push(json!({ "id": id, "text": word, "log_prob": p })),
-                    (false, true) => output::result(&format!("{p:>10.4}  {word:?}"))?,
-                    (false, false) => {}
+    let read = |outputs: &Outputs| Ok(outputs.log_probs.as_ref().map(|all| all.to_vec2::<f32>()).transpose()?.unwrap_or_default());
+    args.texts.run(
+        &mut loaded,
+        |inference| inference.log_probs(true).timestamps(false),
+        &texts,
+        read,
+        |loaded, batch, rows| {
+            for (text, row) in batch.iter().zip(rows) {
+                count += text.ids.len();
+                let scores = scored(text, &row);
+                let sum: f64 = scores.iter().map(|(_, p)| p).sum();
+                if !sum.is_finite() {
+                    return Err(not_finite(loaded));
+                }
+                let mean = (!scores.is_empty()).then(|| sum / scores.len() as f64);
+                let mut tokens = Vec::new();
+                for (id, p) in &scores {
+                    let word = token_text(loaded, *id)?;
+                    match (global.json, args.tokens) {
+                        (true, _) => tokens.push(json!({ "id": id, "text": word, "log_prob": p })),
+                        (false, true) => output::result(&format!("{p:>10.4}  {word:?}"))?,
+                        (false, false) => {}
+                    }
+                }
+                match global.json {
+                    true => found.push(json!({ "text": text.text, "log_likelihood": sum, "mean": mean,
+                    "perplexity": mean.map(|m| (-m).exp()), "tokens": tokens })),
+                    false => output::result(&format!("{sum:.4}  {}  {:?}", mean.map_or("-".into(), |m| format!("{m:.4}")), text.text))?,
                 }
             }
-            match global.json {
-                true => found.push(json!({ "text": text.text, "log_likelihood": sum, "mean": mean,
-                    "perplexity": mean.map(|m| (-m).exp()), "tokens": tokens })),
-                false => output::result(&format!("{sum:.4}  {}  {:?}", mean.map_or("-".into(), |m| format!("{m:.4}")), text.text))?,
-            }
-        }
-        Ok(())
-    })?;
+            Ok(())
+        },
+    )?;
     let seconds = start.elapsed().as_secs_f64();
     if global.json {
         let value =

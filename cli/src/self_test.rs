@@ -15,7 +15,7 @@ use tensorlogic::models::{self, KvCache};
 const DEVICES: [&str; 5] = ["cpu", "metal", "metal-wgpu", "vulkan", "dx12"];
 /// Seconds of measuring, about.
 const BENCH_SECONDS: f64 = 30.0;
-/// Texts that the built-in model writes, behind one that is not counted.
+/// Texts that the built-in model writes, after one that is not counted.
 const TEXTS: usize = 5;
 /// The file of a bundle that `--read-bundle` shows.
 const REPORT: &str = "report.json";

@@ -84,7 +84,7 @@ pub fn compare(model: &dyn Model, name: &str, device: &Device, args: &DecodeArgs
     } else {
         output::result(&format!("{name}, activations {}, on {}", model.shape().dtype, device.name()))?;
         let sequences = if args.sequences > 1 { format!("{} sequences at once, ", args.sequences) } else { String::new() };
-        output::result(&format!("{sequences}{} tokens behind a prompt of {}, {count} runs in turn", args.tokens, args.prompt))?;
+        output::result(&format!("{sequences}{} tokens after a prompt of {}, {count} interleaved runs", args.tokens, args.prompt))?;
         let head = ["", "strategy", "ms", "against standard", "noise", ""].map(String::from).to_vec();
         let cells: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
         table::lines(&cells, &[2, 3, 4]).iter().try_for_each(|line| output::result(line))?;

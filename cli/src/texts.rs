@@ -48,7 +48,7 @@ impl TextArgs {
         }
     }
 
-    /// Opens the model and encodes the texts, each behind `prompt`.
+    /// Opens the model and encodes the texts, each after `prompt`.
     pub fn encode(&self, model: &ModelArgs, prompt: Option<&str>, global: Global) -> Result<(Loaded, Vec<Encoded>), Failure> {
         let texts = self.read()?;
         let loaded = model.load(global)?;
@@ -73,19 +73,24 @@ impl TextArgs {
         Ok((loaded, encoded))
     }
 
-    /// Runs the texts batch by batch, padded on the right, where no mask is needed.
-    pub fn run(
+    /// Runs the texts batch by batch, padded on the right, where no mask is needed. `read` gets what is wanted of a batch from the device, and
+    /// `show` prints it: a batch whose device is lost or full is run and read again on the next device.
+    pub fn run<T>(
         &self,
-        inference: &Inference<'_>,
+        loaded: &mut Loaded,
+        set: impl Fn(Inference<'_>) -> Inference<'_>,
         texts: &[Encoded],
-        mut each: impl FnMut(&[Encoded], &Outputs) -> Result<(), Failure>,
+        read: impl Fn(&Outputs) -> Result<T, Failure>,
+        mut show: impl FnMut(&Loaded, &[Encoded], T) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         for batch in texts.chunks(self.batch.into()) {
             if interrupt::requested() {
                 return Err(Failure::Interrupted);
             }
             let rows: Vec<&[u32]> = batch.iter().map(|t| &t.ids[..]).collect();
-            each(batch, &inference.run(&Inputs::padded(&rows, Padding::Right)?)?)?;
+            let inputs = Inputs::padded(&rows, Padding::Right)?;
+            let wanted = loaded.recovering(|model, _| read(&set(Inference::new(model)).run(&inputs)?))?;
+            show(loaded, batch, wanted)?;
         }
         Ok(())
     }

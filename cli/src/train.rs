@@ -7,8 +7,10 @@ mod report;
 mod settings;
 mod trainer;
 
+use crate::energy::{StepEnergy, TrainingEnergy};
 use crate::generate::{profile_into, profiled};
 use crate::output::{self, Failure};
+use crate::ranks::{RankArgs, check_device, end, global_of, join, open_device, together};
 use crate::{Global, interrupt};
 use clap::Args;
 use corpus::Corpus;
@@ -54,24 +56,23 @@ pub struct TrainArgs {
     /// Save and exit after this many seconds of this run
     #[arg(long, value_name = "SECONDS")]
     max_seconds: Option<f64>,
-    /// Under mpirun or srun: each rank keeps a part of the optimizer's states (ZeRO-1); on the CPU the results are the same bits
+    /// Under mpirun or srun: each rank keeps a part of the optimizer's states (ZeRO-1); the results are the same bits
     #[arg(long)]
     shard_states: bool,
-    /// Under mpirun or srun: ranks of a machine may share a GPU, which slows them down
-    #[arg(long)]
-    share_device: bool,
-    /// Under mpirun or srun: seconds that a rank waits for the others before it ends the job; longer than an evaluation and a save take [default: 600]
-    #[arg(long, value_name = "SECONDS")]
-    rank_timeout: Option<f64>,
     /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     device: String,
     /// Print statistics at the end: plan cache, dispatches, submits
     #[arg(long)]
     stats: bool,
+    /// Count energy: joules per step beyond the device at rest (RAPL, or NVIDIA's management library); the device is left alone for 2 s first
+    #[arg(long)]
+    energy: bool,
     /// Profile some steps into this folder: traces for ui.perfetto.dev and tables
     #[arg(long, value_name = "DIR")]
     profile: Option<PathBuf>,
+    #[command(flatten)]
+    ranks: RankArgs,
     #[command(flatten)]
     settings: Settings,
 }
@@ -111,9 +112,9 @@ impl Pending {
 
 /// Runs the subcommand.
 pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
-    let ranks = ranks::join(args)?;
-    let result = run_rank(args, ranks::global_of(&ranks, global), &ranks);
-    ranks::end(&ranks, result)
+    let ranks = join(&args.ranks)?;
+    let result = run_rank(args, global_of(&ranks, global), &ranks);
+    end(&ranks, result)
 }
 
 /// What a run begins with.
@@ -150,7 +151,7 @@ fn prepare(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Fai
     }
     let recipe = settings.recipe()?;
     LaneStep::new(ranks, recipe.lanes).map_err(|e| Failure::Usage(format!("--lanes: {e}")))?;
-    let device = ranks::open_device(args, ranks)?;
+    let device = open_device(&args.device, &args.ranks, ranks)?;
     let toml = settings.to_toml()?;
     tensorlogic::io::save::save(folder.join(SETTINGS), |out| std::io::Write::write_all(out, toml.as_bytes()))?;
     let corpus = match &found {
@@ -163,7 +164,7 @@ fn prepare(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Fai
 /// What this rank begins with: what rank 0 prepared.
 fn start(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failure> {
     let own = if ranks.is_first() { prepare(args, global, ranks).map(Some) } else { Ok(None) };
-    let own = ranks::together(ranks, own)?;
+    let own = together(ranks, own)?;
     let beginning = match &own {
         Some(s) => Some(ranks::Beginning { settings: s.settings.to_toml()?, step: s.step }),
         None => None,
@@ -173,14 +174,14 @@ fn start(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failu
         || {
             let (settings, recipe) = ranks::parse(&beginning)?;
             let corpus = Corpus::open(&settings, &recipe, &args.out)?;
-            let device = ranks::open_device(args, ranks)?;
+            let device = open_device(&args.device, &args.ranks, ranks)?;
             Ok(Start { settings, recipe, corpus, device, step: beginning.step, _lock: None })
         },
         Ok,
     );
-    let start = ranks::together(ranks, start)?;
+    let start = together(ranks, start)?;
     ranks::check_corpus(ranks, &start.corpus)?;
-    ranks::check_device(args, ranks, &start.device)?;
+    check_device(&args.device, &args.ranks, ranks, &start.device)?;
     Ok(start)
 }
 
@@ -202,7 +203,7 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
         Ok(t)
     };
     let begun = begin();
-    let mut t = ranks::together(ranks, begun)?;
+    let mut t = together(ranks, begun)?;
     let mut report = Report::new(global, t.recipe.steps, t.progress.step, t.tokens_per_step());
     report.note(&format!(
         "{} parameters, {} tokens in a vocabulary of {}, on {}{}",
@@ -218,6 +219,8 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
     }
     crate::model::warn_unknown(&corpus.tokenizer, (t.recipe.sample_every > 0).then_some(t.recipe.sample_prompt.as_str()), global)?;
     fresh.0 = None;
+    let first = t.progress.step;
+    report.energy = if args.energy && ranks.is_first() { TrainingEnergy::begin(&device) } else { None };
     let end = loop {
         match train(args, global, &mut t, &mut report, started) {
             Err(Failure::Device(e)) if ranks.size() == 1 => {
@@ -230,6 +233,12 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
         }
     };
     report.done();
+    let energy = report.energy.take().and_then(|e| e.end(&device, t.progress.step.saturating_sub(first)));
+    match &energy {
+        Some(energy) => report.note(&energy.line()),
+        None if args.energy => report.note("energy: this system does not tell what this device takes, or the device changed"),
+        None => {}
+    }
     if args.stats {
         let e = t.last_step;
         output::note(&format!(
@@ -252,7 +261,7 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
         let best = t.progress.best.map(|b| serde_json::json!({ "loss": b.0, "step": b.1 }));
         let value = serde_json::json!({ "step": t.progress.step, "best": best, "seconds": t.progress.seconds,
             "parameters": t.parameters(), "data_stall_seconds": t.stalled().as_secs_f64(), "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated,
-            "device": device.name() });
+            "device": device.name(), "energy": energy.as_ref().map(StepEnergy::json) });
         output::result(&value.to_string())?;
     }
     if end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
@@ -384,6 +393,7 @@ fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -
     let loss = p.loss.wait::<f32>()?.first().copied().unwrap_or(f32::NAN) as f64;
     let done = p.done.unwrap_or_else(Instant::now);
     t.curve.trained(p.step, p.lr, loss);
+    report.energy.iter_mut().for_each(TrainingEnergy::look);
     report.stalled(p.step, t.stalled());
     report.trained(p.step, loss, p.lr, done, &t.device);
     if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {

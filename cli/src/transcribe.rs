@@ -48,7 +48,7 @@ struct Rules {
     suppressed: Vec<u32>,
     /// Not written first.
     suppressed_first: Vec<u32>,
-    /// Says that no moments in time follow; tokens behind it are such moments.
+    /// Says that no moments in time follow; tokens after it are such moments.
     no_timestamps: u32,
     /// Tokens of languages, by their code; none of a model of English alone.
     languages: Vec<(String, u32)>,

@@ -15,7 +15,7 @@ use tensorlogic::tuning::TuningSource;
 #[command(
     after_help = "Kernels read some numbers from a table: tiles of products, in how many parts sums are split, from how many rows on another kernel is
 used. Each class of GPU has one; this measures the numbers on this machine, each change alternating with the class's table, and keeps what is
-faster by 3 % and more beyond noise and slower nowhere. The table is kept beside the crossover in the cache folder, for this adapter, its
+faster by 3 % and more beyond noise and slower nowhere. The table is kept next to the crossover in the cache folder, for this adapter, its
 driver and this version. Results are right with every table; sums may be split, and so rounded, otherwise.
 
 Let nothing else run on the GPU meanwhile. `tl doctor` shows which table is in force; TL_TUNING=nvidia (generic, apple, software, or a file)

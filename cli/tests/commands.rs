@@ -1,5 +1,8 @@
 //! `generate`, `chat` and the commands that measure, as a user or a script sees them, with a tiny model whose answers are known.
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -281,7 +284,10 @@ fn the_measuring_commands() {
         );
         assert!(r["slack"].as_f64().unwrap() <= 0.02, "{r}");
     }
-    check(tl(&["optimize", "--prompt", "9", "--position", "5"]), "", 0, "validation: every bit is the same", "");
+    let out = check(tl(&["optimize", "--prompt", "9", "--position", "5", "--energy"]), "", 0, "validation: every bit is the same", "");
+    let counted = std::fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").is_ok();
+    let energy = if counted { "energy of a run: " } else { "energy: this system does not tell" };
+    assert!(out.contains(energy) && out.contains("caches: of the bytes read of intermediates "), "{out}");
     check(tl(&["optimize", "--prompt", "99999"]), "", 2, "", "--prompt: the model's context has");
 
     let out = check(tl(&["bench", "decode", "-p", "8", "-n", "8", "--runs", "2", "--json"]), "", 0, "", "");
@@ -289,7 +295,6 @@ fn the_measuring_commands() {
     assert!(v["tokens_per_s"]["median"].as_f64().unwrap() > 0.0 && v["bandwidth_bytes_per_s"].as_f64().unwrap() > 0.0, "{out}");
     check(tl(&["bench", "decode", "-n", "1"]), "", 2, "", "at least");
     // Energy is there where the system counts it, and said to be absent elsewhere.
-    let counted = std::fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").is_ok();
     let words = if counted { "mJ a token above rest" } else { "this system does not tell" };
     check(tl(&["bench", "decode", "-p", "4", "-n", "12", "-r", "1", "--energy"]), "", 0, words, "");
 }
@@ -314,12 +319,15 @@ fn bench_dtypes_compares_types_of_weights() {
             .stderr(Stdio::piped());
         command
     };
-    let out =
-        check(run(&["bench", "dtypes", "-m", tiny, "--types", "f32,q4_0", "-f", text, "-n", "4", "-r", "2", "--json"]), "", 0, "", "");
+    let out = check(run(&["bench", "dtypes", tiny, "--types", "f32,q4_0", "-f", text, "-n", "4", "-r", "2", "--json"]), "", 0, "", "");
     let v: serde_json::Value = serde_json::from_str(&out).unwrap();
     let [f32, q4_0] = [0, 1].map(|i| &v["types"][i]);
     assert_eq!((f32["type"].as_str(), q4_0["type"].as_str(), &f32["ratio"]), (Some("f32"), Some("q4_0"), &serde_json::json!(1.0)));
+    assert!(f32["verdict"].is_null() && ["faster", "slower", "no difference"].contains(&q4_0["verdict"].as_str().unwrap()), "{out}");
     assert!(f32["file_bytes"].as_u64() > q4_0["file_bytes"].as_u64().map(|b| 5 * b), "{out}");
+    let table = check(run(&["bench", "dtypes", tiny, "--types", "f32,f32", "-n", "4", "-r", "1"]), "", 0, "verdict", "");
+    // Of the first type twice: no row has a verdict.
+    assert!(!table.contains("faster") && !table.contains("slower"), "{table}");
     check(run(&["quantize", tiny, other.to_str().unwrap(), "--type", "q4_0"]), "", 0, "", "");
     for (model, row) in [(tiny, f32), (other.to_str().unwrap(), q4_0)] {
         let alone = check(run(&["perplexity", "-m", model, "-f", text, "--json"]), "", 0, "", "");
@@ -328,7 +336,31 @@ fn bench_dtypes_compares_types_of_weights() {
     }
     check(run(&["bench", "dtypes", "-m", tiny, "--types", "q4_9"]), "", 2, "", "--types q4_9: expected some of f32");
     check(run(&["bench", "dtypes", "-m", tiny, "-n", "1"]), "", 2, "", "2 tokens to generate");
+    check(run(&["bench", "dtypes", tiny, "-m", tiny]), "", 2, "", "`tl bench dtypes MODEL`, or -m MODEL");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// `tl plan` with the model as an argument or as an option, and what does not fit together.
+#[test]
+fn plan_tells_the_memory_of_a_model() {
+    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny/tiny.gguf");
+    let on_cpu = |args: &[&str]| {
+        let mut command = plain(args);
+        command.env("TL_DEVICE", "cpu");
+        command
+    };
+    let out = check(on_cpu(&["plan", tiny, "--ctx", "100", "--sequences", "3", "--prompt", "20", "--json"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!([&v["context"], &v["sequences"], &v["prompt"]].map(|n| n.as_u64().unwrap()), [100, 3, 20]);
+    let bytes = |name: &str| v[name].as_u64().unwrap_or_else(|| panic!("no {name} in {out}"));
+    assert!(bytes("mapped_weights") + bytes("weights") > 0 && bytes("peak_allocated") > bytes("cache"), "{out}");
+    let one = check(on_cpu(&["plan", "-m", tiny, "--ctx", "100", "--prompt", "20", "--json"]), "", 0, "", "");
+    let one: serde_json::Value = serde_json::from_str(&one).unwrap();
+    // Sizes are rounded up to classes.
+    let times = v["cache"].as_u64().unwrap() as f64 / one["cache"].as_u64().unwrap() as f64;
+    assert!((2.5..3.5).contains(&times), "{one} {v}");
+    check(on_cpu(&["plan", tiny, "--ctx", "100"]), "", 0, "keys and values", "");
+    check(on_cpu(&["plan", tiny, "-m", tiny]), "", 2, "", "name the model once: `tl plan MODEL`, or -m MODEL");
 }
 
 #[test]
@@ -524,27 +556,23 @@ fn doctor_shows_settings_memory_and_problems() {
     assert!(v["cpu"]["memory"]["total_bytes"].as_u64() > Some(0));
 }
 
-/// Runs `tl` with this cache folder and the GPU of the tests: on a private driver by its loader, as the test itself.
+/// Runs `tl` with this cache folder, on the driver of the tests.
 fn on_gpu(args: &[&str], cache: &Path) -> Command {
-    let by_loader = std::env::current_exe().is_ok_and(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ld-linux")));
-    let mut command = if by_loader {
-        let mut c = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/with-lavapipe.sh"));
-        c.arg(env!("CARGO_BIN_EXE_tl"));
-        c
-    } else {
-        Command::new(env!("CARGO_BIN_EXE_tl"))
-    };
+    let mut command = common::command(env!("CARGO_BIN_EXE_tl"));
     command.args(args).env("TL_CACHE_DIR", cache).env_remove("TL_TUNING").env_remove("TL_DEVICE");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The tuning table that `tl doctor` shows of the GPU, and all problems.
-fn table_in_force(cache: &Path, setting: Option<&str>) -> (serde_json::Value, String) {
+/// The tuning table that `tl doctor` shows of the adapter of this name, and all problems.
+fn table_in_force(adapter: &str, cache: &Path, setting: Option<&str>) -> (serde_json::Value, String) {
     let mut c = on_gpu(&["doctor", "--json"], cache);
     c.envs(setting.map(|s| ("TL_TUNING", s)));
     let v: serde_json::Value = serde_json::from_str(&check(c, "", 0, "", "")).unwrap();
-    (v["gpus"].as_array().unwrap().iter().find(|g| g["device"] == "vulkan:0").unwrap()["tuning"].clone(), v["problems"].to_string())
+    (
+        v["gpus"].as_array().unwrap().iter().find(|g| g["name"].as_str().is_some_and(|n| adapter.contains(n))).unwrap()["tuning"].clone(),
+        v["problems"].to_string(),
+    )
 }
 
 #[test]
@@ -557,48 +585,41 @@ fn tune_measures_a_table_that_every_command_uses() {
 
     let cache = std::env::temp_dir().join(format!("tl-tune-{}", std::process::id()));
     let kept = cache.join("tuning.json");
-    let there = on_gpu(&["devices", "--json"], &cache).output().unwrap();
-    if !String::from_utf8_lossy(&there.stdout).contains("vulkan:0") {
-        assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "there is no GPU");
-        return println!("skipped: there is no GPU");
-    }
-    check(
-        on_gpu(&["tune", "--device", "vulkan", "--seconds", "3", "--dry-run"], &cache),
-        "",
-        0,
-        "nothing was kept: --dry-run",
-        "kinds of work",
-    );
+    let Some(device) = common::selector() else { return println!("skipped: there is no GPU") };
+    let adapter = tensorlogic::Device::open(device).unwrap().name();
+    let table_in_force = |setting| table_in_force(&adapter, &cache, setting);
+    let dry_run = on_gpu(&["tune", "--device", device, "--seconds", "3", "--dry-run"], &cache);
+    check(dry_run, "", 0, "nothing was kept: --dry-run", "kinds of work");
     assert!(!kept.exists());
-    let (class, problems) = table_in_force(&cache, None);
+    let (class, problems) = table_in_force(None);
     assert!(class["source"].as_str().unwrap().starts_with("of its class") && !problems.contains("tuning"), "{class} {problems}");
 
-    let out = check(on_gpu(&["tune", "--device", "vulkan", "--seconds", "6", "--json"], &cache), "", 0, "", "");
+    let out = check(on_gpu(&["tune", "--device", device, "--seconds", "6", "--json"], &cache), "", 0, "", "");
     let report: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(report["cases"][0].as_u64() > Some(0) && report["seconds"].as_f64() < Some(120.0), "{out}");
     let rows = report["rows"].as_array().unwrap();
     let slower = |r: &serde_json::Value| r["kept"] == true && r["after_s"].as_f64() > r["before_s"].as_f64().map(|b| b * 1.031);
     assert!(!rows.iter().any(slower), "something that is kept is slower: {out}");
-    let (measured, _) = table_in_force(&cache, None);
+    let (measured, _) = table_in_force(None);
     assert_eq!(measured["table"], report["table"]);
     assert!(measured["source"].as_str().unwrap().starts_with("measured here"), "{measured}");
-    assert_eq!(table_in_force(&cache, Some("apple")).0["name"], "apple");
+    assert_eq!(table_in_force(Some("apple")).0["name"], "apple");
 
     // A table for one model, which the strategy takes.
-    let optimized = ["generate", "--raw", "-n", "6", "--device", "vulkan", "--strategy", "optimized", "a", "-m", model().to_str().unwrap()];
+    let optimized = ["generate", "--raw", "-n", "6", "--device", device, "--strategy", "optimized", "a", "-m", model().to_str().unwrap()];
     check(on_gpu(&optimized, &cache), "", 0, "bababa", "no table was measured for this model");
-    let tune = ["tune", "--device", "vulkan", "--seconds", "5", "-m", model().to_str().unwrap(), "--json"];
+    let tune = ["tune", "--device", device, "--seconds", "5", "-m", model().to_str().unwrap(), "--json"];
     let out = check(on_gpu(&tune, &cache), "", 0, "", "");
     let report: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert!(report["cases"][0].as_u64() > Some(0), "{out}");
+    assert!(report["cases"][0].as_u64() > Some(0) && report["seconds"].as_f64() < Some(60.0), "{out}");
     let err = on_gpu(&optimized, &cache).output().unwrap().stderr;
     assert!(!String::from_utf8_lossy(&err).contains("no table"), "{}", String::from_utf8_lossy(&err));
-    assert_eq!(table_in_force(&cache, None).0["table"], measured["table"], "the device's table is another");
+    assert_eq!(table_in_force(None).0["table"], measured["table"], "the device's table is another");
 
     #[cfg(unix)]
     {
         let before = std::fs::read(&kept).unwrap();
-        let child = on_gpu(&["tune", "--device", "vulkan"], &cache).spawn().unwrap();
+        let child = on_gpu(&["tune", "--device", device], &cache).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_secs(5));
         assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
         assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
@@ -607,7 +628,7 @@ fn tune_measures_a_table_that_every_command_uses() {
 
     // A damaged file stops nothing, and is told of.
     std::fs::write(&kept, "{ \"").unwrap();
-    let (table, problems) = table_in_force(&cache, None);
+    let (table, problems) = table_in_force(None);
     assert_eq!(table["table"], class["table"]);
     assert!(problems.contains("tuning.json is damaged") && problems.contains("tl tune"), "{problems}");
     std::fs::remove_dir_all(cache).unwrap();

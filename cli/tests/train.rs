@@ -155,6 +155,17 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
     }
 }
 
+/// Energy is there where the system counts it, and said to be absent elsewhere.
+#[test]
+fn energy_of_a_step_is_told_or_said_to_be_absent() {
+    let p = Place::new("energy");
+    let counted = std::fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").is_ok();
+    let words = if counted { "J a step above rest" } else { "energy: this system does not tell" };
+    let (out, _) = check(tl(&format!("train {} -o {} {TINY} --steps 4 --energy --json", p.text("text.txt"), p.text("run"))), 0, "", words);
+    let v: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!(v["energy"]["joules_per_step"].is_number(), counted, "{v}");
+}
+
 /// Every optimizer learns with its own learning rate, and a run keeps the one that it began with.
 #[test]
 fn every_optimizer_learns() {

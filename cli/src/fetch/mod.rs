@@ -285,7 +285,7 @@ fn mentions(file: &str, part: &str) -> bool {
     file.strip_suffix(&part).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
 }
 
-/// Whether sentence-transformers wrote the file beside an encoder: its list of modules, their settings and weights.
+/// Whether sentence-transformers wrote the file next to an encoder: its list of modules, their settings and weights.
 fn of_embeddings(file: &str) -> bool {
     match file.split_once('/') {
         None => {
@@ -310,9 +310,9 @@ fn choose(repo: &str, wanted: Option<&str>, files: &[String]) -> Result<Vec<Stri
         if parts.iter().any(|file| file == "model.safetensors") {
             parts = vec!["model.safetensors".into()];
         }
-        let beside =
+        let nearby =
             ["model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
-        parts.extend(beside.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| name.to_string()));
+        parts.extend(nearby.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| name.to_string()));
         parts.extend(files.iter().filter(|file| of_embeddings(file)).cloned());
         parts.push("config.json".into());
         return Ok(parts);

@@ -15,7 +15,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Makes the folder, and clears what a killed process may have left behind a day ago or earlier.
+    /// Makes the folder, and clears what a killed process may have left a day ago or earlier.
     pub fn new(cache: &Path) -> Result<Self, PullError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let stored = |source| PullError::store(cache, source);

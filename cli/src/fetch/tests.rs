@@ -128,7 +128,7 @@ fn files_in(folder: &Path) -> Vec<String> {
         for entry in fs::read_dir(next).into_iter().flatten().flatten() {
             match entry.path() {
                 path if path.is_dir() => {
-                    // An empty folder that is left behind is a leftover too.
+                    // An empty folder is a leftover too.
                     if path.file_name().unwrap().to_string_lossy().starts_with(".partial") {
                         found.push(path.display().to_string());
                     }

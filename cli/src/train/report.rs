@@ -2,6 +2,7 @@
 
 use super::trainer::Trainer;
 use crate::Global;
+use crate::energy::TrainingEnergy;
 use crate::output::{self, Failure};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub struct Report {
     speed: Option<f64>,
     said: Option<Instant>,
     val: Option<f64>,
+    /// What counts the energy of the run.
+    pub energy: Option<TrainingEnergy>,
 }
 
 impl Report {
@@ -47,6 +50,7 @@ impl Report {
             speed: None,
             said: None,
             val: None,
+            energy: None,
         }
     }
 

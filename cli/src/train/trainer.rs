@@ -2,9 +2,9 @@
 
 use super::corpus::Corpus;
 use super::curve::Curve;
-use super::ranks::together;
 use super::settings::{Recipe, Settings};
 use crate::output::Failure;
+use crate::ranks::together;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
