@@ -3,7 +3,8 @@
 mod common;
 
 use common::{alone, devices};
-use tensorlogic::measure::{CATEGORIES, Options, floors, read_records, suite, table};
+use tensorlogic::measure::{CATEGORIES, Options, floors, memory, read_records, suite, table};
+use tensorlogic::plan::BufferOrder;
 
 /// A size that some devices, among them software drivers, do not hold in one tensor.
 const LARGEST: &str = "256 MiB";
@@ -101,6 +102,8 @@ fn every_floor_is_measured() {
             "half",
             "packed",
             "pool",
+            "planned",
+            "defragmented",
         ];
         if d.is_cpu() {
             want.retain(|n| *n != "dispatch_gpu");
@@ -117,7 +120,32 @@ fn every_floor_is_measured() {
         let reused = |name: &str| all.iter().find(|f| f.name == name).unwrap().value;
         assert!((60.0..=100.0).contains(&reused("reuse_batches")), "{}: {} %", d.name(), reused("reuse_batches"));
         assert!((0.0..=20.0).contains(&reused("reuse_one_off")), "{}: {} %", d.name(), reused("reuse_one_off"));
+        // What a driver holds depends on what the process made before: there a defragmentation may find nothing to give back.
+        for f in all.iter().filter(|f| f.name == "planned" || f.name == "defragmented" && d.is_cpu()) {
+            assert_eq!(f.met(), Some(true), "{}: {f}", d.name());
+        }
+        assert!(all.iter().find(|f| f.name == "defragmented").unwrap().value <= 1.0, "a defragmentation took memory");
         // Twenty additions of a parameter: each takes two instructions beside the read, so one dispatch holds them all.
         assert_eq!(all.iter().find(|f| f.name == "dispatch_fused").unwrap().value, 1.0);
+    }
+}
+
+/// Every order of each workload, with what it reads again by distance and the GPU's own time where it has a clock.
+#[test]
+fn the_memory_suite_measures_every_order() {
+    let _alone = alone();
+    for device in devices() {
+        let mut seen = 0;
+        let rows = memory(&device, &Options::quick(), &mut |_| seen += 1).unwrap();
+        assert_eq!((rows.len(), seen), (4 * BufferOrder::ALL.len(), rows.len()));
+        for row in &rows {
+            let timed = row.workload != "random graphs";
+            assert_eq!(row.wall.is_some(), timed, "{row}");
+            let clock = timed && device.profile(|| Ok(())).unwrap().1.gpu_clock;
+            assert_eq!(row.gpu.as_ref().map(|s| s.median > 0.0), clock.then_some(true), "{row}");
+            assert!(row.planned >= row.live && row.reuse.total() > 0 && row.same_bits, "{row}");
+            let classes = row.to_json()["reuse_histogram"].as_array().unwrap().iter().map(|c| c["bytes"].as_u64().unwrap()).sum::<u64>();
+            assert_eq!(classes, row.reuse.total(), "{row}");
+        }
     }
 }

@@ -1,4 +1,6 @@
 //! Chat templates of published models against the texts that Jinja2 makes of them, and templates that mean harm.
+//!
+//! It is a program of its own since it bounds the time that a harmful template may take.
 #![cfg(feature = "text")]
 
 mod text_support;

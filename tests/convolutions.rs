@@ -1,4 +1,6 @@
 //! Convolutions of random settings, transposed or not: results and gradients against plain loops in f64, and a bound on the work.
+//!
+//! It is a program of its own since it bounds the time of a gradient.
 
 mod common;
 mod conformance_support;

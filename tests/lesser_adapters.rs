@@ -146,6 +146,7 @@ fn every_feature_can_be_missing() {
         "timestamps,timestamps in passes",
         "coherent",
         "byte dots",
+        "matrix elements",
         "shared buffers",
         "large bindings",
         "large workgroup memory",

@@ -1,4 +1,6 @@
 //! Adapters on frozen, quantized models: the gradient of a product with packed weights, training, files, merging.
+//!
+//! It is a program of its own since it measures the peak of the memory in use, in which other tests would have a part.
 
 mod common;
 

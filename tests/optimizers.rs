@@ -1,4 +1,6 @@
 //! Optimizers against plain loops in f64; updates are in place and few dispatches; models learn.
+//!
+//! It is a program of its own since it counts a device's dispatches and memory, in which other tests would have a part.
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! A run that stops and continues is the run that never stopped, bit for bit; models go to files and come back; too little memory changes nothing.
+//!
+//! It is a program of its own since it limits a device's memory, which other tests share.
 
 mod common;
 

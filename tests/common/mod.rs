@@ -50,6 +50,13 @@ pub fn devices() -> Vec<Device> {
     [Some(Device::cpu()), gpu()].into_iter().flatten().collect()
 }
 
+/// Does `work` on the GPU under test, where there is one. The program `msl` does it twice, see there.
+pub fn on_gpu(work: impl Fn(&Device)) {
+    if let Some(gpu) = gpu() {
+        work(&gpu);
+    }
+}
+
 /// Tests that run on this device number of the program `it`. Two tests compile and run kernels at the same time only on two devices, since a
 /// device's evaluations take turns.
 struct Share(usize);

@@ -307,6 +307,15 @@ fn ternary(l: &mut List) {
         let c = Call::new(format!("{{0}}.lerp(&{{1}}, {n:?})"), &[x, y], move |t| t[0].lerp(&t[1], n));
         Some(c.reference(move |a| a[0].zip(&a[1], |x, y| x + n * (y - x))))
     });
+    l.add("clamp_tensors", move |p| {
+        let v = three(p)?;
+        let margin = 4.0 * v.iter().map(|&i| p.of(i).margin()).sum::<f64>();
+        let arrays = v.map(|i| p.of(i).array.clone());
+        // Where two of them meet, the gradient has a choice: tests/it/ops/kinks.rs.
+        let apart = join(&arrays, |x, low, high| (x - low).abs().min((x - high).abs()).min((low - high).abs()));
+        let c = Call::new("{0}.clamp_tensors(Some(&{1}), Some(&{2}))", &v, |t| t[0].clamp_tensors(Some(&t[1]), Some(&t[2])));
+        apart.data.iter().all(|&d| d > margin).then(|| c.reference(|a| join(a, |x, low, high| x.max(low).min(high))))
+    });
     l.add("fused_affine", move |p| {
         let c = Call::new("{0}.fused_affine(&{1}, &{2})", &three(p)?, |t| t[0].fused_affine(&t[1], &t[2]));
         Some(c.reference(|a| join(a, |x, y, z| x * y + z)))

@@ -8,6 +8,7 @@ pub mod products;
 pub mod reference;
 pub mod rows;
 pub mod shrink;
+pub mod transforms;
 pub mod views;
 pub mod windows;
 

@@ -28,6 +28,7 @@ pub static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
     super::rows::list(&mut list);
     super::products::list(&mut list);
     super::windows::list(&mut list);
+    super::transforms::list(&mut list);
     list.0
 });
 

@@ -52,6 +52,16 @@ fn matrices(l: &mut List) {
         let c = Call::new(text, &[x, y], move |v| if t { v[0].matmul(&v[1].t()?) } else { v[0].matmul(&v[1]) });
         Some(c.reference(move |a| if t { a[0].matmul(&transposed(&a[1])) } else { a[0].matmul(&a[1]) }))
     });
+    // The second one's batch is the first one's, or the same again.
+    l.add("bmm", |p| {
+        let x = p.value(|v| is_float(v) && v.rank() == 3)?;
+        let shape = p.shape(x);
+        let other = p.value(|v| is_float(v) && v.rank() == 3 && v.array.shape[..2] == [shape[0], shape[2]]);
+        let text = if other.is_some() { "{0}.bmm(&{1})" } else { "{0}.bmm(&{1}.t()?)" };
+        let own = other.is_none();
+        let c = Call::new(text, &[x, other.unwrap_or(x)], move |v| if own { v[0].bmm(&v[1].t()?) } else { v[0].bmm(&v[1]) });
+        Some(c.reference(move |a| if own { a[0].matmul(&transposed(&a[1])) } else { a[0].matmul(&a[1]) }))
+    });
     // Experts are three matrices out of another value's elements.
     l.add("expert_matmul", |p| {
         let x = p.value(|v| is_float(v) && v.rank() == 2 && !v.array.data.is_empty())?;

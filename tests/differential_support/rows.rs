@@ -188,6 +188,13 @@ fn orders(l: &mut List) {
         let c = Call::new(format!("{{0}}.sort({d}, {down})?.0"), &[x], move |t| Ok(t[0].sort(d as isize, down)?.0));
         Some(c.reference(move |a| along(&a[0], d, |r| sorted(r, down).into_iter().map(|i| r[i]).collect())))
     });
+    l.add("median", |p| {
+        let (x, d) = orderable(p)?;
+        let s = p.signed(d, p.of(x).rank());
+        let c = Call::new(format!("{{0}}.median({s})?.0"), &[x], move |t| Ok(t[0].median(s)?.0));
+        let lower_middle = |r: &[f64]| r[sorted(r, false)[(r.len() - 1) / 2]];
+        (p.shape(x)[d] > 0).then(|| c.reference(move |a| reduced(&a[0], &[d], false, lower_middle)))
+    });
     l.add("argsort", |p| {
         let ((x, d), down) = (orderable(p)?, p.flag());
         let c = Call::new(format!("{{0}}.argsort({d}, {down})"), &[x], move |t| t[0].argsort(d as isize, down)).kind(Kind::Int);

@@ -206,6 +206,14 @@ fn parts(l: &mut List) {
 }
 
 fn repeats(l: &mut List) {
+    // One of the views that it gives.
+    l.add("meshgrid", |p| {
+        let x = p.value(|v| is_float(v) && v.rank() < 2)?;
+        let (y, which) = (p.value(|v| is_float(v) && v.rank() < 2)?, p.below(2));
+        let text = format!("Tensor::meshgrid(&[{{0}}, {{1}}])?.swap_remove({which})");
+        let c = Call::new(text, &[x, y], move |t| Ok(Tensor::meshgrid(&[&t[0], &t[1]])?.swap_remove(which)));
+        Some(c.reference(move |a| Array::from_fn(&[a[0].data.len(), a[1].data.len()], |i| a[which].data[i[which]])))
+    });
     l.add("expand", |p| {
         let x = p.value(|v| v.rank() < 5)?;
         let (mut asked, mut full) = (signed(&p.shape(x)), p.shape(x));
@@ -544,6 +552,22 @@ fn combines(l: &mut List) {
         });
         (!unclear).then(|| if how == Combine::Set { c.cuts() } else { c })
     });
+    l.add("scatter_add", |p| {
+        let x = p.value(|v| is_float(v) && v.rank() > 0)?;
+        let (d, rank) = (p.dim(x)?, p.of(x).rank());
+        let y = p.value(|v| is_float(v) && v.rank() == rank)?;
+        let (to, from) = (p.shape(x), p.shape(y));
+        let shape: Vec<usize> = (0..rank).map(|i| if i == d { from[i] } else { from[i].min(to[i]) }).collect();
+        let list = indices(p, to[d], shape.iter().product())?;
+        let at = Array { shape: shape.clone(), data: list.iter().map(|&i| f64::from(i)).collect() };
+        let part = shape.clone();
+        let text = format!("{{0}}.scatter_add({d}, &index(&{list:?}).reshape(&{shape:?})?, &{{1}})");
+        let c = Call::new(text, &[x, y], move |t| t[0].scatter_add(d as isize, &index(&list, &shape, &t[0])?, &t[1]));
+        Some(c.reference(move |a| {
+            let source = Array::from_fn(&part, |i| a[1].at(i));
+            combined(&a[0], &source, Combine::Add, |i| (d, at.at(i) as usize))
+        }))
+    });
 }
 
 /// What needs no other value but for its type and device.
@@ -579,6 +603,18 @@ fn constants(l: &mut List) {
             })
             .reference(move |_| filled(&own, v)),
         )
+    });
+    l.add("full_like", |p| {
+        let (x, v) = (p.float()?, p.number(-2.0, 2.0));
+        Some(Call::new(format!("{{0}}.full_like({v:?})"), &[x], move |t| t[0].full_like(v)).reference(move |a| a[0].map(|_| v)))
+    });
+    l.add("linspace", |p| {
+        let (x, n, start, end) = (p.float()?, p.below(12), p.number(-2.0, 2.0), p.number(-2.0, 2.0));
+        let c = Call::new(format!("Tensor::linspace({start:?}, {end:?}, {n}, {{0}}.dtype(), &device)"), &[x], move |t| {
+            Tensor::linspace(start, end, n, t[0].dtype(), t[0].device())
+        });
+        let step = if n > 1 { (end - start) / (n - 1) as f64 } else { 0.0 };
+        Some(c.reference(move |_| Array::from_fn(&[n], |i| start + step * i[0] as f64)))
     });
     l.add("arange", |p| {
         let (x, n, step) = (p.float()?, p.below(12), p.number(0.25, 1.5));

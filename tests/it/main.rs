@@ -23,4 +23,5 @@ mod quant;
 mod serving;
 #[cfg(feature = "text")]
 mod text;
+mod threads;
 mod train;

@@ -119,6 +119,7 @@ fn memory_optimization_pipeline() -> TensorResult<()> {
         let result = work()?;
         let plan = tensorlogic::eval::plan_of(&[&result])?.expect("something is pending");
         assert!(plan.reuse_distances().iter().any(|(_, bytes)| *bytes >= (4 * N * N) as u64), "{:?}", plan.reuse_distances());
+        assert!(report.reuse.total() >= (4 * N * N) as u64, "{report}");
 
         // Performance Validation
         assert_eq!(report.same_bits, Some(true));
@@ -129,8 +130,16 @@ fn memory_optimization_pipeline() -> TensorResult<()> {
         let ([peak_before, peak_after], seconds) = (report.peaks.unwrap(), report.seconds.unwrap());
         assert!(peak_after <= peak_before && seconds.iter().all(|s| *s > 0.0), "{report}");
         let text = report.to_string();
-        for part in ["planned: ", "before: ", "after: ", "defragmentation: ", "peak of a run: ", "time of a run: ", "every bit is the same"]
-        {
+        for part in [
+            "planned: ",
+            "caches: ",
+            "before: ",
+            "after: ",
+            "defragmentation: ",
+            "peak of a run: ",
+            "time of a run: ",
+            "every bit is the same",
+        ] {
             assert!(text.contains(part), "no `{part}` in\n{text}");
         }
     }

@@ -50,7 +50,7 @@ fn memory_pool_management() -> TensorResult<()> {
     let _turn = turn();
     for device in devices() {
         // Set memory fraction (80% of available memory)
-        match device.memory_room() {
+        match device.memory_info() {
             Some(room) => {
                 device.set_memory_fraction(0.8)?;
                 assert_eq!(device.buffer_pool_stats().limit, Some((room.total as f64 * 0.8) as usize), "on {}", device.name());

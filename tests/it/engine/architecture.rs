@@ -2,7 +2,7 @@
 
 use super::source::{files, without_text};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The rows, top to bottom; a name is a file or folder of `src/`.
 const ROWS: [&[&str]; 8] = [
@@ -237,6 +237,71 @@ fn every_file_says_its_job_first() {
     }
 }
 
+/// What the map names in backticks as a file or folder: words with a slash, or with the extension of a source. `a/{b,c}.rs` are two.
+fn named_paths(map: &str) -> Vec<String> {
+    let prose = map.split("```").step_by(2).collect::<String>();
+    let words = prose.split('`').skip(1).step_by(2).filter(|w| {
+        let is_file = w.contains('/') || [".rs", ".wgsl", ".md", ".sh"].iter().any(|e| w.ends_with(e));
+        is_file && w.chars().all(|c| c.is_ascii_alphanumeric() || "_-./{},".contains(c))
+    });
+    let both = |w: &str| match w.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
+        Some((before, (list, after))) => list.split(',').map(|part| format!("{before}{part}{after}")).collect(),
+        None => vec![w.to_string()],
+    };
+    words.flat_map(both).collect()
+}
+
+#[test]
+fn the_map_names_files_that_exist() {
+    assert_eq!(named_paths("a `b/{c,d}.rs` ```\n`x.rs`\n``` `e` `f.wgsl` `<g>/h.rs`"), ["b/c.rs", "b/d.rs", "f.wgsl"]);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all: Vec<PathBuf> = Vec::new();
+    ["src", "cli/src", "tests", "benches"].iter().for_each(|dir| everything(&root.join(dir), &mut all));
+    let named = named_paths(&std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap());
+    assert!(named.len() > 100, "the paths were not found");
+    for path in &named {
+        // A path from `src/` or the root; or its end, where the sentence names the folder.
+        let first = path.split('/').next().unwrap_or(path);
+        let is_whole = path.contains('/') && (root.join("src").join(first).exists() || root.join(first).exists());
+        let exists = match is_whole {
+            true => root.join("src").join(path).exists() || root.join(path).exists(),
+            false => all.iter().any(|p| p.ends_with(path)),
+        };
+        assert!(exists, "ARCHITECTURE.md names `{path}`, which does not exist");
+    }
+}
+
+/// An op's folder has its tests, or its first lines name the files that have them.
+#[test]
+fn every_op_says_where_it_is_tested() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = std::fs::read_dir(root.join("src/ops")).unwrap().map(|e| e.unwrap().path()).filter(|p| p.join("mod.rs").exists());
+    let mut count = 0;
+    for folder in folders.filter(|f| !f.ends_with("tests")) {
+        count += 1;
+        if folder.join("tests.rs").exists() || folder.join("tests").is_dir() {
+            continue;
+        }
+        let text = std::fs::read_to_string(folder.join("mod.rs")).unwrap();
+        let head: String = text.lines().take_while(|l| l.starts_with("//!")).map(|l| format!("{l}\n")).collect();
+        let named = head.split_once("//! Tests: ").map(|(_, tests)| named_paths(tests)).unwrap_or_default();
+        assert!(!named.is_empty(), "{}: add tests.rs, or a line `//! Tests: …`", folder.display());
+        named.iter().for_each(|path| assert!(root.join(path).is_file(), "{}: there is no {path}", folder.display()));
+    }
+    assert!(count > 10, "only {count} ops were found");
+}
+
+/// All files and folders below `dir`.
+fn everything(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            everything(&path, out);
+        }
+        out.push(path);
+    }
+}
+
 /// Words with which a comment admits that a number was fitted to one GPU.
 const FITTED: [&str; 8] = ["H100", "H200", "A100", "M4 ", "measured on", "processors", "compute units", "keep a GPU busy"];
 
@@ -291,6 +356,45 @@ fn nothing_above_the_compiler_asks_which_device_it_is() {
     assert!(DEVICE_QUESTIONS.iter().any(|q| device.contains(q)), "device.rs has no question any more: is it asked by another name?");
 }
 
+/// Files above the compiler that ask what their device can do, and what they decide with it. An op asks where it has several ways.
+const ASK_CAPABILITIES: [(&str, &str); 12] = [
+    ("leaks.rs", "whether tensors of the host are another device's"),
+    ("models/generate.rs", "whether steps are submitted ahead, and how many rows a step has"),
+    ("models/inference/mod.rs", "whether stages have a clock, and whether inputs are copied"),
+    ("models/memory_plan.rs", "whether weights pass through staging memory"),
+    ("models/sampler.rs", "where the least logit is found"),
+    ("ops/attention/grad.rs", "one kernel for both directions of the gradient, or two"),
+    ("ops/custom.rs", "which form of a user's operation there is"),
+    ("ops/fft/mod.rs", "transforms exist where memory is the host's"),
+    ("ops/matmul/mod.rs", "products of integers, or of their floats"),
+    ("ops/norm/grad.rs", "one kernel for both directions of the gradient, or two"),
+    ("profile.rs", "whether times are the device's"),
+    ("serving/engine.rs", "whether steps are submitted ahead"),
+];
+
+#[test]
+fn capabilities_are_asked_in_few_files() {
+    assert!(ASK_CAPABILITIES.is_sorted());
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    files(&src, &mut all);
+    let mut asked = BTreeSet::new();
+    for file in &all {
+        let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+        // Where the answers come from, where they decide plans, and what measures a device.
+        let is_exempt = ["backends/", "device", "compile/", "eval/", "diagnose.rs", "measure/"].iter().any(|f| name.starts_with(f));
+        if is_exempt || name.ends_with("tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        let (source, _) = without_tests(&without_text(&std::fs::read_to_string(file).unwrap()));
+        if source.contains("capabilities()") {
+            asked.insert(name);
+        }
+    }
+    let allowed: BTreeSet<String> = ASK_CAPABILITIES.iter().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(asked, allowed, "files that ask for capabilities, and those that may: could the compiler decide it?");
+}
+
 #[test]
 fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
     assert_eq!(fitted("/// As many as an H100 runs.\npub(crate) const A: usize = 4;\n"), ["A"]);
@@ -315,4 +419,66 @@ fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
     }
     assert!(wrong.is_empty(), "fitted to one GPU, and not in src/tuning.rs:\n{}", wrong.join("\n"));
     assert_eq!(excepted, NOT_FITTED.len(), "an exception is not needed any more");
+}
+
+/// Types of one name in one layer: one for each architecture of processors, of which a program has one.
+const NAMED_TWICE: [(&str, &str); 1] = [("backends/cpu", "Shape")];
+
+/// The layer of a file of `src/`: a row of the table, of which the backends and the parts of the library, which do not import each other's types,
+/// count one by one. Names are as the table has them.
+fn layer(path: &str) -> Option<String> {
+    const NAMES: [&str; 8] = ["data types", "IR", "backends", "graph", "compiler", "ops", "library", "root"];
+    let mut parts = path.split('/').map(|part| part.trim_end_matches(".rs"));
+    let (first, second) = (parts.next()?, parts.next());
+    let row = NAMES[ROWS.iter().position(|row| row.contains(&first))?];
+    Some(match row {
+        "backends" => format!("{row}/{}", second.filter(|s| ["cpu", "codegen", "gpu", "metal"].contains(s)).unwrap_or("shared")),
+        "library" => format!("{row}/{first}"),
+        _ => row.into(),
+    })
+}
+
+/// The types that a source declares outside of functions and tests.
+fn declared(source: &str) -> Vec<String> {
+    let (code, _) = without_tests(&without_text(source));
+    let name = |line: &str| {
+        let line = match line.strip_prefix("pub") {
+            Some(rest) if rest.starts_with('(') => rest.split_once(") ").map_or("", |(_, rest)| rest),
+            Some(rest) => rest.trim_start(),
+            None => line,
+        };
+        let line = line.strip_prefix("unsafe ").unwrap_or(line);
+        let rest = ["struct ", "enum ", "trait ", "union "].iter().find_map(|kind| line.strip_prefix(kind))?;
+        Some(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
+    };
+    code.lines().filter_map(name).collect()
+}
+
+#[test]
+fn no_type_name_stands_twice_in_one_layer() {
+    assert_eq!(
+        declared("pub(in crate::a) struct A;\nenum B {}\nfn f() {\n    struct C;\n}\n#[cfg(test)]\nmod tests {\nstruct D;\n}"),
+        ["A", "B"]
+    );
+    assert_eq!(layer("backends/gpu/mod.rs").as_deref(), Some("backends/gpu"));
+    assert_eq!((layer("device.rs").as_deref(), layer("io/gguf.rs").as_deref()), (Some("backends/shared"), Some("library/io")));
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    files(&src, &mut all);
+    let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    for file in &all {
+        let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+        if name.ends_with("tests.rs") || name.contains("/tests/") {
+            continue;
+        }
+        let Some(layer) = layer(&name) else { continue };
+        for ty in declared(&std::fs::read_to_string(file).unwrap()) {
+            found.entry((layer.clone(), ty)).or_default().insert(name.clone());
+        }
+    }
+    assert!(found.len() > 700, "only {} types were found", found.len());
+    found.retain(|_, files| files.len() > 1);
+    let twice: Vec<(&str, &str)> = found.keys().map(|(layer, ty)| (layer.as_str(), ty.as_str())).collect();
+    let in_files: Vec<String> = found.iter().map(|((layer, ty), files)| format!("{layer}: {ty} in {files:?}")).collect();
+    assert_eq!(twice, NAMED_TWICE, "types of one name in one layer:\n{}", in_files.join("\n"));
 }

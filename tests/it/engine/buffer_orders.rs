@@ -7,7 +7,7 @@ use tensorlogic::eval::{eval_all, order, plan_of, with_order};
 use tensorlogic::io::{Gguf, GgufWriter};
 use tensorlogic::models::{self, Session, Weights};
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
-use tensorlogic::plan::{BufferOrder, Plan};
+use tensorlogic::plan::{Buf, BufferOrder, Plan};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 fn graph(device: &Device, seed: u64) -> TensorResult<Vec<Tensor>> {
@@ -123,6 +123,11 @@ fn model_plans(device: &Device) -> TensorResult<Vec<(&'static str, Arc<Plan>)>> 
     Ok(named.into_iter().filter_map(|(name, plan)| Some((name, plan?))).collect())
 }
 
+/// How many results of steps are in windows of slots.
+fn windows(plan: &Plan) -> usize {
+    plan.steps.iter().flat_map(|s| &s.stores).filter(|s| matches!(s.target.buf, Buf::Window { .. })).count()
+}
+
 #[test]
 fn models_need_hardly_more_than_is_live() {
     for device in devices() {
@@ -143,8 +148,46 @@ fn models_need_hardly_more_than_is_live() {
         }
         for ((name, auto), (_, program)) in of(BufferOrder::Auto).iter().zip(of(BufferOrder::Program)) {
             assert!(auto.planned_bytes() <= program.planned_bytes(), "{name} on {}", device.name());
-            if device.is_cpu() {
-                assert!(auto.slack() <= 0.02, "{name}: slack {}", auto.slack());
+            // On a GPU less than 1 MiB is not worth windows, which make kernels declare what they read as written.
+            let over = auto.planned_bytes() - auto.memory.most_live;
+            let small = !device.is_cpu() && over < 1 << 20;
+            assert!(auto.slack() <= 0.02 || small, "{name} on {}: slack {}, {over} bytes", device.name(), auto.slack());
+            // Slots of one value at a time do for a prompt.
+            assert!(*name != "prompt" || auto.slack() <= 0.02 && windows(auto) == 0, "{auto}");
+        }
+    }
+}
+
+/// Where small values come after large ones, a GPU has them in windows of the large ones' slots, and results keep their bits.
+#[test]
+fn windows_of_slots_leave_the_bits() {
+    for device in devices() {
+        let n = 256;
+        let x = Rng::new(7).normal(&[n, n], DType::F32, &device).unwrap().mul(0.1).unwrap();
+        x.eval().unwrap();
+        let run = |order| -> TensorResult<(Vec<u32>, Arc<Plan>)> {
+            with_order(order, || {
+                // Large values, then small ones that live together: products keep them apart.
+                let large = Tensor::cat(&[&x; 8], 0)?.matmul(&x)?.softmax(-1)?;
+                let mut small = large.narrow(0, n, n)?.matmul(&x)?;
+                let mut rows = Vec::new();
+                for _ in 0..6 {
+                    small = small.softmax(-1)?.matmul(&x)?;
+                    rows.push(small.clone());
+                }
+                let all = rows.iter().rev().try_fold(small, |sum, row| sum.matmul(&x)?.softmax(-1)?.add(row))?.matmul(&x)?;
+                let plan = plan_of(&[&all])?.expect("results are pending");
+                Ok((all.to_vec()?.into_iter().map(f32::to_bits).collect(), plan))
+            })
+        };
+        let ((program, before), (auto, after)) = (run(BufferOrder::Program).unwrap(), run(BufferOrder::Auto).unwrap());
+        assert!(program == auto, "on {}", device.name());
+        assert_eq!((windows(&before), windows(&after) > 0), (0, !device.is_cpu()), "on {}:\n{after}", device.name());
+        // What is beside a written value is bound as written, too.
+        for step in &after.steps {
+            for target in step.stores.iter().map(|s| s.target.buf) {
+                let shared = step.reads().filter(|r| r.buf.slot().is_some() && r.buf.slot() == target.slot() && r.buf != target);
+                shared.for_each(|r| assert!(matches!((r.buf, target), (Buf::Window { .. }, Buf::Window { .. })), "{after}"));
             }
         }
     }

@@ -9,7 +9,7 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
         if path.is_dir() {
-            // Tests are no part of the way.
+            // Tests do not count. Neither does the definition of a primitive, with which tests compare it; it is asked about below.
             if name != "tests" {
                 sources(&path, out);
             }
@@ -74,6 +74,10 @@ fn a_scalar_primitive_is_a_row_and_at_most_a_helper_for_each_language() {
     );
     // Of two arguments, where Rust has it.
     check(&["Copysign", "tl_copysign"], None, &["src/backends/codegen/prelude.wgsl", "src/scalar/binary.rs"]);
+    // One file more states what each means in f64.
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/scalar/definition.rs");
+    let definitions = code(&std::fs::read_to_string(definitions).unwrap());
+    assert!(["Asinh", "Erf", "Copysign"].iter().all(|name| names(&definitions, name)), "scalar/definition.rs defines every primitive");
 }
 
 #[test]

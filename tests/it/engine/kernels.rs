@@ -26,7 +26,7 @@ fn every_file_translates() {
         }
     }
     let has = |name: &str| all.iter().any(|p| p.ends_with(name));
-    assert!(["matmul/gemm_tiled.wgsl", "metal/add_kernel.wgsl", "backends/codegen/prelude.wgsl"].iter().all(|n| has(n)), "{all:?}");
+    assert!(["matmul/gemm_tiled.wgsl", "backends/probe_subgroup.wgsl", "backends/codegen/prelude.wgsl"].iter().all(|n| has(n)), "{all:?}");
 }
 
 #[test]

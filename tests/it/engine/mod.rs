@@ -4,9 +4,10 @@ mod architecture;
 mod buffer_orders;
 mod examples;
 mod function_length;
-#[cfg(feature = "gpu")]
+mod glossary;
 mod idea_to_code;
-mod kernel_ladder;
+#[cfg(feature = "gpu")]
+mod kernel_variants;
 #[cfg(feature = "gpu")]
 mod kernels;
 #[cfg(feature = "gpu")]

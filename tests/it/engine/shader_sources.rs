@@ -8,29 +8,27 @@ use std::path::{Path, PathBuf};
 /// The folders of `src/` whose Rust code makes kernels.
 const FOLDERS: [&str; 5] = ["ops", "shader", "backends/codegen", "backends/gpu", "metal"];
 
-/// The folders whose kernels are templates.
-const TEMPLATES: [&str; 2] = ["ops", "shader"];
+/// The folders of `src/` whose kernels are templates.
+const TEMPLATES: [&str; 3] = ["metal", "ops", "shader"];
 
 /// Files that replace what is no kernel's text, or are the engine, with the reason.
 const REPLACING: [(&str, &str); 4] = [
-    ("backends/codegen/metal_text.rs", "parameters that nothing reads leave the text of another translator"),
-    ("shader/template.rs", "the engine puts a loop's turns in the place of the loop"),
+    ("backends/codegen/metal_bodies.rs", "a body in Metal's language takes the place of the translated one"),
+    ("shader/template.rs", "the template engine writes a loop out"),
     ("backends/gpu/driver.rs", "a cell gets another value"),
     ("backends/gpu/defragment.rs", "a value gets another buffer"),
 ];
 
 /// Files with WGSL in their strings, with the reason.
-const WRITING: [(&str, &str); 2] = [
-    ("ops/custom.rs", "a user's kernel is a text, which gets an entry point"),
-    ("shader/params.rs", "what the engine puts in the place of a parameter's name"),
-];
-
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
-}
+const WRITING: [(&str, &str); 1] = [("ops/custom.rs", "a user's kernel is a text, which gets an entry point")];
 
 /// The files of these folders of `src/` with this extension: the path in `src/`, and the text.
 fn files(folders: &[&str], extension: &str) -> Vec<(String, String)> {
+    files_of("src", folders, extension)
+}
+
+/// The same for folders of another part of the repository.
+pub(super) fn files_of(part: &str, folders: &[&str], extension: &str) -> Vec<(String, String)> {
     fn collect(dir: &Path, extension: &str, out: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -41,10 +39,10 @@ fn files(folders: &[&str], extension: &str) -> Vec<(String, String)> {
             }
         }
     }
-    let mut paths = Vec::new();
-    folders.iter().for_each(|f| collect(&source().join(f), extension, &mut paths));
+    let (root, mut paths) = (Path::new(env!("CARGO_MANIFEST_DIR")).join(part), Vec::new());
+    folders.iter().for_each(|f| collect(&root.join(f), extension, &mut paths));
     paths.sort();
-    let name = |p: &Path| p.strip_prefix(source()).unwrap().to_str().unwrap().replace('\\', "/");
+    let name = |p: &Path| p.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
     paths.iter().map(|p| (name(p), std::fs::read_to_string(p).unwrap())).collect()
 }
 
@@ -91,8 +89,18 @@ fn no_code_writes_wgsl() {
 fn kernels_read_parameters_by_name() {
     let all = files(&TEMPLATES, "wgsl");
     assert!(all.len() > 60, "the kernels were not found");
-    for (name, text) in &all {
+    for (name, text) in all.iter().chain(&files_of("benches", &["kernels"], "wgsl")) {
         assert!(!code(text).contains("word("), "{name} reads a numbered word; a field of its params! has a name");
+    }
+}
+
+/// A section that stands in for what the generator provides: two texts of one function, of which one is never compiled.
+#[test]
+fn no_source_has_stand_ins() {
+    let all = files_of("", &["src", "benches", "tests", "cli"], "wgsl");
+    assert!(all.len() > 100, "the kernels were not found");
+    for (name, text) in &all {
+        assert!(!text.lines().any(|l| l.trim() == "// default"), "{name} has a section that stands in for generated functions");
     }
 }
 

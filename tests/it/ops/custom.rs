@@ -136,6 +136,9 @@ fn a_definition_serves_where_a_form_is_missing() {
     for d in devices() {
         let x = Tensor::from_vec(vec![1.0f32, 2.0], &[2], &d).unwrap();
         assert_eq!(ONLY_MEANING.apply(&[&x], &[3.0]).unwrap().to_vec().unwrap(), [3.0, 6.0]);
+    }
+    for d in [Some(Device::cpu()), gpu()].into_iter().flatten() {
+        let x = Tensor::from_vec(vec![1.0f32, 2.0], &[2], &d).unwrap();
         match ONLY_GPU.apply(&[&x], &[]) {
             Ok(y) => assert!(!d.is_cpu() && y.to_vec().unwrap() == [2.0, 3.0]),
             Err(e) => assert!(d.is_cpu() && e.to_string().contains("only_gpu") && e.to_string().contains("custom.rs:"), "{e}"),
@@ -177,7 +180,7 @@ fn mistakes_are_errors_that_name_the_operation() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &d).unwrap();
         says(BLEND.apply(&[], &[]), "blend: an operation needs an input");
         says(BLEND.apply(&[&zeros(&[3]), &zeros(&[4])], &[1.0, 1.0]), "blend: [3] and [4] do not broadcast");
-        says(SPREAD.apply(&[&zeros(&[2, 3]), &zeros(&[2])], &[]), "spread: an input of [2] beside [2,3]");
+        says(SPREAD.apply(&[&zeros(&[2, 3]), &zeros(&[2])], &[]), "spread: an input of [2] next to [2,3]");
         says(SPREAD.apply(&[&zeros(&[])], &[]), "spread: a scalar has no rows");
     }
     static WRONG: CustomOp = CustomOp::elementwise("wrong").wgsl("fn wrong(x: f32) -> f32 { return y; }");
@@ -240,14 +243,18 @@ impl Kernel for MinMaxKernel {
     fn wgsl(&self, step: &Step, _: &AdapterInfo) -> Option<Wgsl> {
         let [rows, cols] = step.loads[0].shape.dims() else { return None };
         let source = "
+            struct Params {
+              rows: u32,
+              cols: u32, // of a row
+            }
             @compute @workgroup_size(WORKGROUP)
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
               let row = id.x;
-              if (row >= word(0u)) { return; }
-              var least = load_0(row * word(1u));
+              if (row >= p.rows) { return; }
+              var least = load_0(row * p.cols);
               var most = least;
-              for (var c = 1u; c < word(1u); c++) {
-                let x = load_0(row * word(1u) + c);
+              for (var c = 1u; c < p.cols; c++) {
+                let x = load_0(row * p.cols + c);
                 least = min(least, x);
                 most = max(most, x);
               }

@@ -113,7 +113,7 @@ fn types_and_what_is_refused() {
     for (message, want) in [
         (refused(&x, Resize::To(&[4]), Linear, false), "Linear of i32; cast it first"),
         (refused(&f, Resize::To(&[4]), Nearest, true), "align_corners is for linear and cubic"),
-        (refused(&f, Resize::To(&[4]), Cubic, false), "with two dimensions behind"),
+        (refused(&f, Resize::To(&[4]), Cubic, false), "followed by two dimensions"),
         (refused(&f, Resize::To(&[4, 4]), Linear, false), "2 new sizes for the 1 dimensions"),
         (refused(&f, Resize::To(&[0]), Linear, false), "both must be above 0"),
         (refused(&f, Resize::By(&[f64::NAN]), Linear, false), "a factor of NaN"),

@@ -1,5 +1,6 @@
 //! Operations of tensors, and how they fuse.
 
+mod api;
 mod batches;
 mod breadth;
 mod byte_entropy;

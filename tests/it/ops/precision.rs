@@ -225,3 +225,32 @@ fn a_gpu_computes_in_f16_unless_told_otherwise() {
         }
     }
 }
+
+/// A cast rounds where its result goes on in the same kernel too: every half, the numbers between two, and their neighbours.
+#[test]
+fn casts_to_sixteen_bits_round_within_a_kernel() {
+    fn check(dtype: DType, round: fn(f32) -> f32, of: fn(u16) -> f32) {
+        let mut values = vec![];
+        for bits in 0..0x7fffu16 {
+            let (low, high) = (of(bits), of(bits + 1));
+            if low.is_finite() && (low == 0.0 || low.is_normal()) && (high.is_infinite() || high.is_normal()) {
+                let between = if high.is_finite() { (f64::from(low) + f64::from(high)) as f32 / 2.0 } else { low * (1.0 + f32::EPSILON) };
+                let near = [low, between, f32::from_bits(between.to_bits() - 1), f32::from_bits(between.to_bits() + 1)];
+                values.extend(near.into_iter().filter(|v| *v == 0.0 || v.is_normal()).flat_map(|v| [v, -v]));
+            }
+        }
+        let want: Vec<f32> = values.iter().map(|v| 2.0 * round(*v)).collect();
+        for device in devices() {
+            let x = Tensor::from_vec(values.clone(), &[values.len()], &device).unwrap();
+            let y = x.cast(dtype).unwrap().cast(F32).unwrap().mul(2.0).unwrap();
+            assert_eq!(y.explain().unwrap().matches("dispatch").count(), 1, "{}", y.explain().unwrap());
+            let got = y.to_vec().unwrap();
+            let wrong = got.iter().zip(&want).position(|(g, w)| g != w);
+            if let Some(i) = wrong {
+                panic!("{dtype} on {}: {:e} gives {:e}, not {:e}", device.name(), values[i], got[i], want[i]);
+            }
+        }
+    }
+    check(F16, |v| f16::from_f32(v).to_f32(), |bits| f16::from_bits(bits).to_f32());
+    check(BF16, |v| bf16::from_f32(v).to_f32(), |bits| bf16::from_bits(bits).to_f32());
+}

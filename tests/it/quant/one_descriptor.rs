@@ -1,4 +1,4 @@
-//! A block format is named in few files: its descriptor, the list of formats, the dtypes, and at most two more.
+//! A block format is named in few files: its descriptor, the list of formats, the dtypes, a reader in WGSL where it is coded, and at most two more.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn names(text: &str, name: &str) -> bool {
     code.match_indices(name).any(|(at, _)| !code[at + name.len()..].starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
-/// Formats that nothing takes by default, so that what names them is what had to be written for them.
+/// Formats of both kinds that nothing takes by default, so that what names them is what had to be written for them.
 #[test]
 fn adding_a_block_format_touches_at_most_five_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -29,7 +29,9 @@ fn adding_a_block_format_touches_at_most_five_files() {
     // This file names them too.
     files.retain(|f| !f.ends_with(Path::new(file!()).file_name().unwrap()));
     assert!(files.len() > 300, "the sources were not found");
-    for format in ["q5_1", "q2_k", "q3_k", "q5_k"] {
+    let integers = ["q5_1", "q2_k", "q3_k", "q5_k"].map(|format| (format, false));
+    let coded = ["iq3_xxs", "tq2_0"].map(|format| (format, true));
+    for (format, has_wgsl) in integers.into_iter().chain(coded) {
         let all: Vec<String> = files
             .iter()
             .filter(|f| f.file_stem().is_some_and(|s| s == format) || names(&std::fs::read_to_string(f).unwrap(), format))
@@ -38,6 +40,7 @@ fn adding_a_block_format_touches_at_most_five_files() {
         for own in [format!("src/quant/{format}.rs"), "src/quant/mod.rs".into(), "src/dtype.rs".into()] {
             assert!(all.contains(&own), "{format}: {own} is not among {all:?}");
         }
+        assert_eq!(all.contains(&format!("src/quant/{format}.wgsl")), has_wgsl, "{format}: {all:?}");
         println!("{format}: {}", all.join(", "));
         assert!(all.len() <= 5, "{format} is named in {} files:\n{}", all.len(), all.join("\n"));
     }

@@ -2,8 +2,8 @@
 
 use crate::common::devices;
 use tensorlogic::models::{self, Model, Sampler, Session, Weights};
-use tensorlogic::serving::{Answer, Engine, EngineOptions, Event, FinishReason, Refusal, Request, Sampling, Usage};
-use tensorlogic::{DType, Device, Rng};
+use tensorlogic::serving::{Answer, Constraint, Engine, EngineOptions, Event, FinishReason, Refusal, Request, Sampling, Usage};
+use tensorlogic::{DType, Device, Rng, TensorError, TensorResult};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
 
@@ -350,4 +350,71 @@ fn a_stopped_engine_ends_its_requests_and_takes_no_more() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(matches!(engine.submit(Request::new(&[1], 1)), Err(Refusal::Stopped)));
+}
+
+/// Tokens in rising order from a step on; fails or panics where it is told to.
+#[derive(Clone, Debug)]
+struct Rising {
+    next: u32,
+    left: usize,
+    fails_at: usize,
+    panics_at: usize,
+}
+
+impl Constraint for Rising {
+    fn allow(&mut self, tokens: &mut [u32]) -> TensorResult<bool> {
+        assert!(self.left != self.panics_at, "told to");
+        if self.left == self.fails_at {
+            return Err(TensorError::Value("no way on".into()));
+        }
+        let allowed = if self.left > 0 { self.next..self.next + 4 } else { 0..0 };
+        allowed.for_each(|t| tokens[t as usize / 32] |= 1 << (t % 32));
+        Ok(self.left == 0)
+    }
+
+    fn wrote(&mut self, token: u32) -> TensorResult<()> {
+        if !(self.next..self.next + 4).contains(&token) {
+            return Err(TensorError::Value(format!("token {token} was not allowed")));
+        }
+        (self.next, self.left) = (token + 1, self.left - 1);
+        Ok(())
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn constraints_hold_for_their_own_requests() {
+    const NEVER: usize = usize::MAX;
+    for device in devices() {
+        let engine = engine(&device, EngineOptions { rows: 8, ..Default::default() });
+        let free: Vec<Request> = (0..3).map(|i| Request::new(&prompt(9 + 20 * i, i), 30)).collect();
+        let want: Vec<Vec<u32>> = free.iter().map(|r| collect(engine.submit(r.clone()).unwrap()).0).collect();
+        let rising = |fails_at, panics_at, sampling: Sampling| {
+            let constraint: Box<dyn Constraint> = Box::new(Rising { next: 2, left: 12, fails_at, panics_at });
+            Request { constraint: Some(constraint), sampling, ..Request::new(&prompt(30, 7), 50) }
+        };
+        let draws = |top_k, top_p| Sampling { temperature: 1.5, seed: 3, top_k, top_p, ..Default::default() };
+        let held =
+            [Sampling::default(), draws(0, 1.0), draws(2, 1.0), draws(0, 0.6), Sampling { repetition_penalty: 1.5, ..draws(0, 1.0) }];
+        let held: Vec<Answer> = held.into_iter().map(|s| engine.submit(rising(NEVER, NEVER, s)).unwrap()).collect();
+        let broken = [rising(5, NEVER, Sampling::default()), rising(NEVER, 4, Sampling::default()), rising(12, NEVER, Sampling::default())];
+        let broken: Vec<Answer> = broken.into_iter().map(|r| engine.submit(r).unwrap()).collect();
+        let others: Vec<Answer> = free.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        for answer in held {
+            // It ends where the constraint has nothing more, though there are no tokens for an end.
+            let tokens = collect(answer).0;
+            assert!(tokens.len() == 12 && tokens.windows(2).all(|t| t[0] < t[1]) && tokens[11] < 60, "{tokens:?}");
+        }
+        for (answer, words) in broken.into_iter().zip(["no way on", "panicked", "no way on"]) {
+            let error = answer.wait().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        for (answer, want) in others.into_iter().zip(&want) {
+            assert_eq!(collect(answer).0, *want);
+        }
+        idle(&engine);
+    }
 }

@@ -1,115 +1,15 @@
 //! Steps of lanes on several ranks, which are threads here: the same bits on any number of them, distributed states, and agreement about errors.
 
 use crate::common::{devices, noise_f32};
-use std::sync::{Arc, Barrier, Mutex};
-use tensorlogic::distributed::{Ranks, Transport, Vote, check_devices};
-use tensorlogic::nn::{Gpt, GptConfig, Linear, Module, ModuleExt};
+use crate::threads::run;
+use std::sync::Mutex;
+use tensorlogic::distributed::{Ranks, Vote, check_devices};
+use tensorlogic::models::{self, Adapters, Pass, Weights};
+use tensorlogic::nn::{Gpt, GptConfig, Linear, LoraConfig, Module, ModuleExt};
 use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::{AdamW, Lion, Muon, Optimizer, Sgd, decay_matrices};
 use tensorlogic::train::{AdaptiveBatch, LaneStep};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
-
-/// What the threads of one job share.
-struct Job {
-    barrier: Barrier,
-    /// What each rank gave to the call under way.
-    floats: Vec<Mutex<Vec<f32>>>,
-    words: Vec<Mutex<Vec<u64>>>,
-    bytes: Mutex<Vec<u8>>,
-}
-
-/// A transport between threads of one process.
-struct Thread {
-    rank: usize,
-    job: Arc<Job>,
-}
-
-impl Thread {
-    /// All give, then all take; the next call begins when everybody has taken.
-    fn all(&self, give: impl FnOnce(&Job), take: impl FnOnce(&Job)) -> TensorResult<()> {
-        give(&self.job);
-        self.job.barrier.wait();
-        take(&self.job);
-        self.job.barrier.wait();
-        Ok(())
-    }
-}
-
-impl Transport for Thread {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-    fn size(&self) -> usize {
-        self.job.floats.len()
-    }
-    fn local_rank(&self) -> usize {
-        self.rank
-    }
-    fn name(&self) -> String {
-        "threads".into()
-    }
-    fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()> {
-        let own = bounds[self.rank]..bounds[self.rank + 1];
-        let take = |job: &Job| {
-            to.chunks_mut(own.len().max(1))
-                .zip(&job.floats)
-                .for_each(|(part, all)| part.copy_from_slice(&all.lock().unwrap()[own.clone()]));
-        };
-        self.all(|job| *job.floats[self.rank].lock().unwrap() = from.to_vec(), take)
-    }
-    fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {
-        let own = data.to_vec();
-        let take = |job: &Job| {
-            for (b, all) in bounds.windows(2).zip(&job.floats) {
-                data[b[0]..b[1]].copy_from_slice(&all.lock().unwrap()[b[0]..b[1]]);
-            }
-        };
-        self.all(|job| *job.floats[self.rank].lock().unwrap() = own, take)
-    }
-    fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
-        let own = words.to_vec();
-        let take = |job: &Job| {
-            for all in &job.words {
-                let all = all.lock().unwrap();
-                assert_eq!(all.len(), words.len(), "ranks agree on different things");
-                words.iter_mut().zip(all.iter()).for_each(|(a, b)| *a = (*a).max(*b));
-            }
-        };
-        self.all(|job| *job.words[self.rank].lock().unwrap() = own, take)
-    }
-    fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()> {
-        let own = bytes.to_vec();
-        let give = |job: &Job| {
-            if self.rank == 0 {
-                *job.bytes.lock().unwrap() = own;
-            }
-        };
-        self.all(give, |job| bytes.copy_from_slice(&job.bytes.lock().unwrap()))
-    }
-    fn abort(&self, code: i32) {
-        std::process::exit(code)
-    }
-    fn leave(&self) {}
-}
-
-/// Runs `f` as each of `size` ranks; their results by rank.
-fn run<T: Send>(size: usize, f: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
-    let job = Arc::new(Job {
-        barrier: Barrier::new(size),
-        floats: (0..size).map(|_| Mutex::default()).collect(),
-        words: (0..size).map(|_| Mutex::default()).collect(),
-        bytes: Mutex::default(),
-    });
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..size)
-            .map(|rank| {
-                let (job, f) = (job.clone(), &f);
-                scope.spawn(move || f(Ranks::over(Thread { rank, job })))
-            })
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
-}
 
 const LANES: usize = 4;
 const STEPS: u64 = 4;
@@ -169,6 +69,11 @@ fn train(case: Case, ranks: Ranks, device: &Device) -> TensorResult<End> {
     Ok((losses, state, optimizer.state_bytes()))
 }
 
+/// Whether values differ by rounding at most.
+fn close(a: &[u32], b: &[u32]) -> bool {
+    a.iter().zip(b).all(|(x, y)| (f32::from_bits(*x) - f32::from_bits(*y)).abs() < 1e-3)
+}
+
 #[test]
 fn ranks_and_distributed_states_change_no_bit() {
     for device in devices() {
@@ -196,14 +101,68 @@ fn ranks_and_distributed_states_change_no_bit() {
                         assert_eq!(l, losses, "{}", what(size));
                     }
                     for ((name, a), (_, b)) in s.iter().zip(&state) {
-                        let close = |x: &u32, y: &u32| (f32::from_bits(*x) - f32::from_bits(*y)).abs() < 1e-3;
-                        let same = if device.is_cpu() || !case.sharded { a == b } else { a.iter().zip(b).all(|(x, y)| close(x, y)) };
+                        let same = if device.is_cpu() || !case.sharded { a == b } else { close(a, b) };
                         assert!(same, "{name} of rank {rank}: {}", what(size));
                     }
                     // Slices are whole blocks, and Muon's whole matrices.
                     let most = if !case.sharded { whole } else { whole / size + 2 * 2 * 4096 * 4 };
                     assert!(own <= most, "{own} of {whole} bytes: {}", what(size));
                 }
+            }
+        }
+    }
+}
+
+/// Adapters of a packed model, whose blocks keep only their inputs, with weights in half precision and distributed states.
+#[test]
+fn adapters_learn_the_same_on_any_number_of_ranks() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    for device in devices() {
+        let train = |ranks: Ranks, sharded: bool, half: bool| -> TensorResult<End> {
+            let mut model = models::load(&Weights::open(file, &device)?, Some(DType::F32))?;
+            let config = LoraConfig { rank: 4, dropout: 0.1, ..LoraConfig::default() };
+            let adapters = Adapters::attach(&mut *model, &config, &mut Rng::new(5))?;
+            adapters.train(true);
+            let modules = adapters.modules();
+            let mut optimizer = Optimizer::new(AdamW::default(), adapters.named_parameters(), 1e-2)?.max_grad_norm(0.1);
+            if half {
+                optimizer = optimizer.mixed_precision(DType::F16)?;
+            }
+            let mut step = LaneStep::new(&ranks, LANES)?;
+            if sharded {
+                step = step.shard_states(&mut optimizer)?;
+            }
+            let (mut adaptive, mut losses) = (AdaptiveBatch::new(), Vec::new());
+            for n in 0..STEPS {
+                let tokens = |seed: u64| {
+                    let values = noise_f32(2 * 16, seed, 30.0).iter().map(|v| (v.abs() as i32) % 61).collect();
+                    Tensor::from_vec::<i32>(values, &[2, 16], &device)
+                };
+                let batch = |lane: usize| Ok(vec![vec![tokens(n * 100 + lane as u64)?, tokens(n * 100 + 50 + lane as u64)?]]);
+                let batches = step.own().map(batch).collect::<TensorResult<Vec<_>>>()?;
+                let loss = |b: &[Tensor]| models::loss_of(&*model, &mut Pass::tokens(&b[0]).checkpointing(true), &b[1], Reduction::Mean);
+                let loss = step.step(&mut adaptive, &modules, &mut optimizer, &batches, n * LANES as u64, loss)?;
+                losses.push((loss.item()? as f32).to_bits());
+            }
+            step.check_parameters(&optimizer)?;
+            let bits = |t: &Tensor| Ok(t.to_vec()?.iter().map(|v: &f32| v.to_bits()).collect());
+            let state = step.state(&optimizer)?.0.iter().map(|(name, t)| Ok((name.clone(), bits(t)?))).collect::<TensorResult<Vec<_>>>()?;
+            Ok((losses, state, optimizer.state_bytes()))
+        };
+        for half in [false, true] {
+            let (losses, state, whole) = train(Ranks::alone(), false, half).unwrap();
+            assert!(state.iter().any(|(name, bits)| name.starts_with("state0.") && bits.iter().any(|b| *b != 0)), "nothing was learnt");
+            for size in [2, 4] {
+                let ends = run(size, |ranks| train(ranks, true, half).unwrap());
+                for (l, s, own) in &ends {
+                    let same = match device.is_cpu() {
+                        true => (l, s) == (&losses, &state),
+                        false => s.iter().zip(&state).all(|((_, a), (_, b))| close(a, b)),
+                    };
+                    assert!(same, "half {half}, {size} ranks on {}", device.name());
+                    assert!(*own < whole, "{own} of {whole} bytes");
+                }
+                assert_eq!(ends.iter().map(|e| e.2).sum::<usize>(), whole);
             }
         }
     }

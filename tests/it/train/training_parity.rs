@@ -3,7 +3,7 @@
 //! The curves in `tests/vectors/training` are PyTorch's, written by `benches/peers/pytorch_gpt.py losses`. The full character GPT takes
 //! minutes: `TL_SHAKESPEARE=tinyshakespeare.txt cargo test --release --test it the_character_gpt -- --ignored`.
 
-use crate::common::{devices, gpu};
+use crate::common::{devices, on_gpu};
 use flate2::read::GzDecoder;
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -105,9 +105,7 @@ fn a_small_gpt_follows_pytorch_on_the_cpu() {
 
 #[test]
 fn a_small_gpt_follows_pytorch_on_a_gpu() {
-    if let Some(device) = gpu() {
-        check(&SMALL, &shakespeare(), "small.csv", 30, &device);
-    }
+    on_gpu(|device| check(&SMALL, &shakespeare(), "small.csv", 30, device));
 }
 
 /// A tiny GPT-2 with the weights of `tests/vectors/models/gpt2-odd`: every gradient, and ten steps, against PyTorch's.

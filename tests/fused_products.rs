@@ -131,7 +131,7 @@ fn products_of_one_left_side_are_one_dispatch() {
         check(&device, &Case { dtype, norm: Norm::Rms, ..plain });
         check(&device, &Case { dtype, gated: true, columns: &[50, 50], ..plain });
     }
-    // Many rows of the right side: several of them a team.
+    // Many rows of the right side: several rows for each group of threads.
     check(&device, &Case { columns: &[8200, 4100], k: 64, dtype: DType::Q8_0, norm: Norm::Rms, ..plain });
     check(&device, &Case { columns: &[8200, 8200], k: 64, dtype: DType::Q8_0, norm: Norm::Rms, gated: true, ..plain });
     // Long weights in blocks, whose rows are walked; layer norm, ragged columns, another kernel for f32 activations.
