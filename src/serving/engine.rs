@@ -1,6 +1,7 @@
 //! The engine: one thread that owns model and device, takes requests and gives events.
 
 use super::adjust::{Adjust, log_probs};
+use super::lookup::{Lookup, MIN_GAIN};
 use super::pages::PAGE;
 use super::request::{Constraint, Event, FinishReason, Refusal, Request, Sampling, Usage};
 use super::scheduler::{Chunk, Full, Limits, RowId, Scheduler, Submission, Work};
@@ -44,12 +45,26 @@ pub struct EngineOptions {
     /// Whether an answer has the same bits whatever else the engine does: all steps then have one width, `rows`, and read one prompt at a time in chunks
     /// of one size, and there must be room for a whole answer before it begins.
     pub deterministic: bool,
+    /// Where prompt and answer repeat themselves, the next tokens are guessed and checked several at a time, if that is expected to be so many times as fast
+    /// as one at a time, by how long both take at the start and by how many guesses were right. With up to four requests at a time, and never with
+    /// [`EngineOptions::deterministic`]; `None`: never. Answers are those without it, but for the last bits of logits.
+    pub lookup: Option<f64>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
         let itl_budget = Duration::from_millis(50);
-        EngineOptions { rows: 16, waiting: 1024, kv_bytes: KV_BYTES, context: None, chunk: None, itl_budget, deterministic: false }
+        let (context, chunk) = (None, None);
+        EngineOptions {
+            rows: 16,
+            waiting: 1024,
+            kv_bytes: KV_BYTES,
+            context,
+            chunk,
+            itl_budget,
+            deterministic: false,
+            lookup: Some(MIN_GAIN),
+        }
     }
 }
 
@@ -77,6 +92,12 @@ pub struct EngineStats {
     pub cached_tokens: u64,
     /// Tokens that were written.
     pub written_tokens: u64,
+    /// Steps that checked drafts.
+    pub check_steps: u64,
+    /// Tokens of drafts that were checked.
+    pub drafted_tokens: u64,
+    /// Those that were right.
+    pub accepted_tokens: u64,
     /// Times that a request's pages were taken away, and its text read again later.
     pub put_back: u64,
     /// Requests that ended because nobody listened any more.
@@ -368,7 +389,28 @@ struct Live {
     ends: Vec<u32>,
     prompt: usize,
     written: usize,
+    /// What its text makes one expect, where drafts are checked.
+    lookup: Option<Lookup>,
 }
+
+impl Live {
+    /// Whether several of its tokens can be chosen at once.
+    fn can_be_drafted(&self) -> bool {
+        self.limits.is_none() && self.adjust.is_none() && self.logprobs.is_none()
+    }
+}
+
+/// A step that checks drafts: rows and tokens of each, and how much longer it takes than a step that writes.
+#[derive(Clone, Copy)]
+struct CheckStep {
+    shape: [usize; 2],
+    cost: f64,
+}
+
+/// Rows that are written at once at most where drafts are checked: with more, a step computes as much as it can.
+const CHECKED_ROWS: usize = 4;
+/// The shapes in which drafts are checked.
+const CHECKS: [[usize; 2]; 4] = [[1, 4], [1, 8], [2, 4], [CHECKED_ROWS, 4]];
 
 /// What an answer may consist of, and the tokens that may come next.
 struct Limited {
@@ -431,6 +473,10 @@ struct Flight {
 struct Core {
     steps: Steps,
     scheduler: Scheduler,
+    /// Steps that check drafts; none where drafts are not used.
+    checks: Vec<CheckStep>,
+    /// How much faster checking must be, as expected.
+    min_gain: f64,
     live: HashMap<RowId, Live>,
     flight: VecDeque<Flight>,
     /// Steps that are submitted before the tokens of one are read.
@@ -467,7 +513,11 @@ impl Core {
         let room = (options.kv_bytes / PagedCache::page_bytes(&shape).max(1)).min(u32::MAX as usize / elements.max(1) - 1);
         let pages = room.max(row_pages).min(most);
         let (widths, shapes) = shapes(options, device, context);
-        let rows = widths.iter().copied().chain(shapes.iter().map(|s| s[0])).max().unwrap_or(1);
+        let checks: Vec<[usize; 2]> =
+            CHECKS.into_iter().filter(|&[rows, _]| options.lookup.is_some() && !options.deterministic && rows <= options.rows).collect();
+        let min_gain = options.lookup.unwrap_or(f64::INFINITY);
+        let chosen = widths.iter().copied().chain(shapes.iter().map(|s| s[0])).chain(checks.iter().map(|[r, t]| r * t));
+        let rows = chosen.max().unwrap_or(1);
         let mut steps = Steps::new(model, device, pages + 1, rows, row_pages)?;
         widths.iter().try_for_each(|&w| steps.prepare_write(w))?;
         let mut widest = 0;
@@ -479,6 +529,16 @@ impl Core {
                 continue;
             }
             widest = widest.max(shape[1]);
+        }
+        let mut measured = Vec::new();
+        for shape in checks {
+            steps.prepare_check(shape)?;
+            let cost = steps.time_check(shape)?;
+            // With every token right there must be something to gain.
+            match cost * min_gain < shape[1] as f64 {
+                true => measured.push(CheckStep { shape, cost }),
+                false => steps.drop_check(shape),
+            }
         }
         // Chunks of a prompt that goes on behind a prefix are those that it would have without.
         let chunk = shapes.first().map_or(1, |s| s[1]);
@@ -496,7 +556,8 @@ impl Core {
         let ahead = usize::from(device.capabilities().queue);
         let scheduler = Scheduler::new(limits);
         let (live, flight, own) = (HashMap::new(), VecDeque::new(), EngineStats::default());
-        let core = Core { steps, scheduler, live, flight, ahead, stats, own, taken, round, vocab: shape.vocab };
+        let checks = measured;
+        let core = Core { steps, scheduler, checks, min_gain, live, flight, ahead, stats, own, taken, round, vocab: shape.vocab };
         core.publish();
         Ok(core)
     }
@@ -560,7 +621,8 @@ impl Core {
         let Request { prompt, max_tokens, sampling, ends, logprobs, constraint, cache_name } = request;
         let adjust = Adjust::of(&sampling, &prompt);
         let limits = constraint.map(|c| Limited::new(c, self.vocab));
-        let mut live = Live { listener, cached, sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0 };
+        let lookup = (!self.checks.is_empty()).then(|| Lookup::new(&prompt));
+        let mut live = Live { listener, cached, sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0, lookup };
         match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
             Ok(()) => drop(self.live.insert(id, live)),
             Err(Full::TooLong | Full::Waiting) => {
@@ -578,6 +640,11 @@ impl Core {
                 self.arrive()?;
             }
             self.limit();
+        } else if !self.flight.is_empty() && self.check_of(&self.scheduler.ids()).is_some() {
+            // What is behind the last token can be guessed where the last token is known.
+            while !self.flight.is_empty() {
+                self.arrive()?;
+            }
         }
         match self.scheduler.next(!self.flight.is_empty()) {
             Work::Idle => return Ok(false),
@@ -589,7 +656,10 @@ impl Core {
                 }
             }
             Work::Write(rows) => {
-                self.write(rows)?;
+                match self.check_of(&rows).filter(|_| self.flight.is_empty()) {
+                    Some(shape) => return self.check(shape, &rows).map(|()| true),
+                    None => self.write(rows)?,
+                }
                 while self.flight.len() > self.ahead {
                     self.arrive()?;
                 }
@@ -610,6 +680,61 @@ impl Core {
         };
         let ended: Vec<_> = self.live.iter_mut().filter_map(look).collect();
         ended.into_iter().for_each(|(id, how)| self.finish(id, how));
+    }
+
+    /// The shape in which drafts of these rows are best checked, where that is faster than to write a token for each.
+    fn check_of(&self, rows: &[RowId]) -> Option<[usize; 2]> {
+        if self.checks.is_empty() || rows.is_empty() || rows.len() > CHECKED_ROWS {
+            return None;
+        }
+        let lookups = rows.iter().map(|id| self.live.get(id).filter(|l| l.can_be_drafted())?.lookup.as_ref());
+        let lookups: Vec<&Lookup> = lookups.collect::<Option<_>>()?;
+        let longest = rows.iter().map(|&id| self.scheduler.tokens(id).len()).max()?;
+        let height = self.checks.iter().map(|c| c.shape[0]).filter(|&height| height >= rows.len()).min()?;
+        let possible = self.checks.iter().filter(|c| c.shape[0] == height && longest + c.shape[1] <= self.scheduler.longest());
+        let gain = |c: &CheckStep| {
+            let hits: f64 = lookups.iter().map(|l| l.expected_hits(c.shape[1] - 1)).sum();
+            (1.0 + hits / lookups.len() as f64) / c.cost
+        };
+        let (best, gain) = possible.map(|c| (c.shape, gain(c))).max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (lookups.iter().any(|l| l.expects()) && gain > self.min_gain).then_some(best)
+    }
+
+    /// Reads each row's last token and a draft of those behind it, and writes what the model chooses, as far as the draft was right and one token further.
+    fn check(&mut self, shape: [usize; 2], rows: &[RowId]) -> TensorResult<()> {
+        let none = Sampling::default();
+        let mut own: Vec<(Vec<u32>, Vec<u32>)> = Vec::with_capacity(rows.len());
+        for &id in rows {
+            let room = self.scheduler.extend(id, shape[1] - 1);
+            let tokens = self.scheduler.tokens(id);
+            let draft = self.live.get(&id).and_then(|l| l.lookup.as_ref()).map_or(Vec::new(), |l| l.draft(tokens, room));
+            let read = tokens.last().copied().into_iter().chain(draft).collect();
+            own.push((read, self.scheduler.pages(id).collect()));
+        }
+        let inputs = rows.iter().zip(&own).map(|(id, (tokens, pages))| {
+            let live = self.live.get(id);
+            let start = self.scheduler.read_tokens(*id).saturating_sub(1);
+            let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
+            let (sampling, adjust, allowed, scored) = choice_of(live, &none);
+            RowInput { tokens, from: None, start, pages, draws, sampling, adjust, allowed, scored }
+        });
+        let inputs: Vec<RowInput<'_>> = inputs.collect();
+        let chosen = self.steps.check(shape, &inputs)?.wait::<i32>()?;
+        self.own.check_steps += 1;
+        for ((&id, (read, _)), chosen) in rows.iter().zip(&own).zip(chosen.chunks(shape[1])) {
+            self.own.drafted_tokens += read.len() as u64 - 1;
+            for (n, &token) in chosen.iter().enumerate() {
+                // The token before it was the draft's.
+                if n > 0 {
+                    self.scheduler.advance(id);
+                    self.own.accepted_tokens += 1;
+                }
+                if !self.deliver(id, token, &[]) || read.get(n + 1) != Some(&(token as u32)) {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn read(&mut self, shape: [usize; 2], chunks: &[Chunk]) -> TensorResult<()> {
@@ -671,44 +796,52 @@ impl Core {
         let logits = chosen.logits.map(|(copy, dtype)| floats(copy, dtype)).transpose()?.unwrap_or_default();
         let vocab = logits.len() / rows.len().max(1);
         for (place, (id, token)) in rows.into_iter().zip(tokens).enumerate() {
-            let Some((id, live)) = id.and_then(|id| Some((id, self.live.get_mut(&id)?))) else { continue };
-            if token == NAN_TOKEN {
-                self.finish(id, Err(nan_error()));
-                continue;
-            }
-            let token = token as u32;
-            let cached = self.scheduler.cached_tokens(id);
-            if live.ends.contains(&token) {
-                self.finish(id, Ok(FinishReason::Stop));
-                continue;
-            }
-            if let Some(Err(e)) = live.limits.as_mut().map(|l| l.wrote(token)) {
-                self.finish(id, Err(e));
-                continue;
-            }
-            self.scheduler.wrote(id, token);
-            live.written += 1;
-            if live.written == 1 {
-                self.own.cached_tokens += cached as u64;
-                live.cached.store(cached, Relaxed);
-            }
-            self.own.written_tokens += 1;
-            if let Some(adjust) = &mut live.adjust {
-                adjust.wrote(token);
-            }
-            if let Some(count) = live.logprobs {
-                (live.listener)(Event::LogProbs(log_probs(
-                    logits.get(place * vocab..(place + 1) * vocab).unwrap_or_default(),
-                    token,
-                    count,
-                )));
-            }
-            (live.listener)(Event::Token(token));
-            if self.scheduler.is_complete(id) {
-                self.finish(id, Ok(FinishReason::Length));
+            if let Some(id) = id {
+                self.deliver(id, token, logits.get(place * vocab..(place + 1) * vocab).unwrap_or_default());
             }
         }
         Ok(())
+    }
+
+    /// Gives out a token that was chosen for a row, by these logits; false where the row has ended.
+    fn deliver(&mut self, id: RowId, token: i32, logits: &[f32]) -> bool {
+        let Some(live) = self.live.get_mut(&id) else { return false };
+        if token == NAN_TOKEN {
+            self.finish(id, Err(nan_error()));
+            return false;
+        }
+        let token = token as u32;
+        let cached = self.scheduler.cached_tokens(id);
+        if live.ends.contains(&token) {
+            self.finish(id, Ok(FinishReason::Stop));
+            return false;
+        }
+        if let Some(Err(e)) = live.limits.as_mut().map(|l| l.wrote(token)) {
+            self.finish(id, Err(e));
+            return false;
+        }
+        self.scheduler.wrote(id, token);
+        live.written += 1;
+        if live.written == 1 {
+            self.own.cached_tokens += cached as u64;
+            live.cached.store(cached, Relaxed);
+        }
+        self.own.written_tokens += 1;
+        if let Some(adjust) = &mut live.adjust {
+            adjust.wrote(token);
+        }
+        if let Some(lookup) = &mut live.lookup {
+            lookup.wrote(self.scheduler.tokens(id));
+        }
+        if let Some(count) = live.logprobs {
+            (live.listener)(Event::LogProbs(log_probs(logits, token, count)));
+        }
+        (live.listener)(Event::Token(token));
+        if self.scheduler.is_complete(id) {
+            self.finish(id, Ok(FinishReason::Length));
+            return false;
+        }
+        true
     }
 
     /// Ends a row and says why.

@@ -7,6 +7,7 @@
 mod adjust;
 mod choose;
 mod engine;
+mod lookup;
 mod pages;
 mod request;
 mod scheduler;

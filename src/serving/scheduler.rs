@@ -158,6 +158,25 @@ impl Scheduler {
         true
     }
 
+    /// Finds room for up to `more` tokens behind the one that a row was given out to write, of pages that nobody needs; gives for how many there is.
+    pub fn extend(&mut self, id: RowId, more: usize) -> usize {
+        let Some(row) = self.rows.get_mut(&id) else { return 0 };
+        let more = more.min(row.most.saturating_sub(row.planned));
+        while row.pages.len() * PAGE < row.read + more {
+            let Some(page) = self.pages.take() else { break };
+            row.pages.push(page);
+        }
+        more.min((row.pages.len() * PAGE).saturating_sub(row.read))
+    }
+
+    /// One more token of a row was read and written than was given out, where there was room by [`Scheduler::extend`].
+    pub fn advance(&mut self, id: RowId) {
+        if let Some(row) = self.rows.get_mut(&id) {
+            row.read += 1;
+            row.planned += 1;
+        }
+    }
+
     /// Whether a row has as many tokens as it may have.
     pub fn is_complete(&self, id: RowId) -> bool {
         self.rows.get(&id).is_some_and(|row| row.tokens.len() >= row.most)
@@ -311,6 +330,10 @@ impl Scheduler {
     /// The row's token at a position, if it is known.
     pub fn token(&self, id: RowId, position: usize) -> Option<u32> {
         self.rows.get(&id)?.tokens.get(position).copied()
+    }
+    /// The tokens of a row that are known, prompt and answer.
+    pub fn tokens(&self, id: RowId) -> &[u32] {
+        self.rows.get(&id).map_or(&[], |row| &row.tokens)
     }
     /// Tokens of a row whose keys and values are in its pages, with the work that was given out.
     pub fn read_tokens(&self, id: RowId) -> usize {

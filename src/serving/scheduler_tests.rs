@@ -36,13 +36,16 @@ struct Model {
     /// Tokens that each row found.
     found: HashMap<RowId, usize>,
     steps: [usize; 4],
+    /// Drafts for which there was no room, and others.
+    drafts: [usize; 2],
 }
 
 impl Model {
     fn new(limits: Limits) -> Model {
         let memory = vec![0; (limits.pages + 1) * PAGE];
         let scheduler = Scheduler::new(limits);
-        Model { scheduler, memory, known: HashMap::new(), flight: VecDeque::new(), served: 0, found: HashMap::new(), steps: [0; 4] }
+        let (known, flight, found) = (HashMap::new(), VecDeque::new(), HashMap::new());
+        Model { scheduler, memory, known, flight, served: 0, found, steps: [0; 4], drafts: [0; 2] }
     }
 
     fn check(&self) {
@@ -88,6 +91,26 @@ impl Model {
         }
     }
 
+    /// A draft of up to `len` tokens, of which some are right: what is behind those is nobody's text.
+    fn check_draft(&mut self, id: RowId, len: usize, right: usize) {
+        let room = self.scheduler.extend(id, len);
+        assert!(room <= len);
+        let (start, right) = (self.scheduler.read_tokens(id) - 1, right % (room + 1));
+        self.write(id, start, 1 + room);
+        for at in start + 1 + right..start + 1 + room {
+            let slot = self.scheduler.rows[&id].pages[at / PAGE].page as usize * PAGE + at % PAGE;
+            self.memory[slot] = 0;
+        }
+        for n in 0..=right {
+            if n > 0 {
+                self.scheduler.advance(id);
+            }
+            self.flight.push_back(vec![(id, start + 1 + n)]);
+            self.arrive();
+        }
+        self.drafts[usize::from(room > 0)] += 1;
+    }
+
     fn step(&mut self, depth: usize) -> bool {
         let work = self.scheduler.next(!self.flight.is_empty());
         match &work {
@@ -99,6 +122,12 @@ impl Model {
                 self.flight.push_back(chunks.iter().filter(|c| c.ends).map(|c| (c.row, c.start + c.len)).collect());
                 while !self.flight.is_empty() {
                     self.arrive();
+                }
+            }
+            Work::Write(rows) if self.flight.is_empty() && self.steps[1] % 3 == 0 => {
+                self.steps[1] += 1;
+                for (n, &id) in rows.iter().enumerate() {
+                    self.check_draft(id, [0, 3, 7, 70][(self.steps[1] + n) % 4], self.steps[1] / 4);
                 }
             }
             Work::Write(rows) => {
@@ -192,6 +221,7 @@ fn no_page_is_lost_and_none_is_written_by_two_rows() {
         for depth in [0, 1] {
             let m = run(limits(pages, reserve), depth, 12_500, 0x9E37_79B9_7F4A_7C15 ^ (n * 2 + depth) as u64);
             assert!(m.served > 100 && m.steps[0] > 300 && m.steps[1] > 1000, "{} served in {:?}", m.served, m.steps);
+            assert!(m.drafts.iter().all(|&n| n > 50), "{:?} drafts without and with room", m.drafts);
             let returned = m.scheduler.times_returned();
             assert_eq!(returned > 0, pages < 100 && reserve.is_some_and(|r| r < 64), "{returned} rows were put back");
         }

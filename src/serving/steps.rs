@@ -93,6 +93,8 @@ pub(super) struct Steps {
     settings: Shared<f32>,
     writes: BTreeMap<usize, PreparedStep>,
     reads: BTreeMap<[usize; 2], ReadStep>,
+    /// Steps that read tokens of rows and have the logits behind each of them.
+    checks: BTreeMap<[usize; 2], ReadStep>,
     choices: HashMap<(usize, Choice), PreparedStep>,
     /// Steps that change logits by divisors and addends `[rows,V]`, which are there from the first on.
     adjusts: HashMap<usize, PreparedStep>,
@@ -115,6 +117,7 @@ impl Steps {
             settings: Shared::new(&[rows, SETTINGS], device)?,
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
+            checks: BTreeMap::new(),
             choices: HashMap::new(),
             adjusts: HashMap::new(),
             changes: None,
@@ -149,6 +152,7 @@ impl Steps {
         let logits = self.write_logits(width)?;
         let step = PreparedStep::record(&logits, &self.step_tensors())?;
         self.writes.insert(width, step);
+        self.prepare_adjust(width, &logits)?;
         self.prepare_choices(width, &logits)
     }
 
@@ -166,30 +170,46 @@ impl Steps {
 
     /// Prepares the step that reads up to `tokens` tokens of each of `rows` rows.
     pub fn prepare_read(&mut self, shape: [usize; 2]) -> TensorResult<()> {
+        let (step, logits) = self.record_read(shape, false)?;
+        self.reads.insert(shape, step);
+        self.prepare_adjust(shape[0], &logits)?;
+        self.prepare_choices(shape[0], &logits)
+    }
+
+    /// Prepares the step that reads up to `tokens` tokens of each of `rows` rows and chooses a token behind each.
+    pub fn prepare_check(&mut self, shape: [usize; 2]) -> TensorResult<()> {
+        let (step, logits) = self.record_read(shape, true)?;
+        self.checks.insert(shape, step);
+        self.prepare_choices(shape[0] * shape[1], &logits)
+    }
+
+    fn record_read(&mut self, shape: [usize; 2], every: bool) -> TensorResult<(ReadStep, Tensor)> {
         let [rows, tokens] = shape;
         let numbers = Shared::<i32>::new(&[3, rows, tokens], &self.device)?;
         let ends = Shared::<i32>::new(&[2, rows], &self.device)?;
-        let logits = self.read_logits(shape, &numbers, &ends)?;
+        let logits = self.read_logits(shape, every, &numbers, &ends)?;
         let mut given = self.step_tensors();
         given.extend([&numbers.tensor, &ends.tensor]);
         let step = PreparedStep::record(&logits, &given)?;
-        self.reads.insert(shape, ReadStep { step, numbers, rows: ends });
-        self.prepare_choices(rows, &logits)
+        Ok((ReadStep { step, numbers, rows: ends }, logits))
     }
 
-    fn read_logits(&mut self, [rows, tokens]: [usize; 2], numbers: &Shared<i32>, ends: &Shared<i32>) -> TensorResult<Tensor> {
+    /// The logits behind each token, or behind each row's last.
+    fn read_logits(&mut self, [rows, tokens]: [usize; 2], every: bool, numbers: &Shared<i32>, ends: &Shared<i32>) -> TensorResult<Tensor> {
         let each = |k: usize| numbers.tensor.narrow(0, k, 1)?.squeeze(0);
         let [ids, positions, slots] = [each(0)?, each(1)?, each(2)?];
         let [lens, last] = [0, 1].map(|k| ends.tensor.narrow(0, k, 1).and_then(|t| t.squeeze(0)));
         let table = self.table.tensor.narrow(0, 0, rows)?;
         let hidden = self.forward(&ids, &positions, [slots, table, lens?])?;
         let width = hidden.dims()[2] as isize;
-        let hidden = hidden.reshape(&[(rows * tokens) as isize, width])?.index_select(0, &last?)?;
-        self.logits(&hidden, rows)
+        let hidden = hidden.reshape(&[(rows * tokens) as isize, width])?;
+        if every {
+            return self.logits(&hidden, rows * tokens);
+        }
+        self.logits(&hidden.index_select(0, &last?)?, rows)
     }
 
     fn prepare_choices(&mut self, width: usize, logits: &Tensor) -> TensorResult<()> {
-        self.prepare_adjust(width, logits)?;
         for choice in Choice::ALL {
             if self.choices.contains_key(&(width, choice)) {
                 continue;
@@ -252,24 +272,47 @@ impl Steps {
     }
 
     /// Forgets a shape.
+    pub fn drop_check(&mut self, shape: [usize; 2]) {
+        self.checks.remove(&shape);
+    }
+
+    /// Forgets a shape.
     pub fn drop_read(&mut self, shape: [usize; 2]) {
         self.reads.remove(&shape);
     }
 
     /// How long a step takes that reads this shape, of rows whose pages are nobody's.
     pub fn time_read(&mut self, shape: [usize; 2]) -> TensorResult<Duration> {
-        self.device.synchronize()?;
-        let start = Instant::now();
         let s = self.reads.get(&shape).ok_or_else(|| no_step("reads", shape[0]))?;
-        let mut given = self.step_tensors();
-        given.extend([&s.numbers.tensor, &s.rows.tensor]);
-        s.step.run(&given)?;
-        self.device.synchronize()?;
-        Ok(start.elapsed())
+        self.time(&s.step, &[&s.numbers.tensor, &s.rows.tensor], 1)
     }
 
-    /// What rows of a step share: pages and settings.
-    fn set_rows(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Choice> {
+    /// How much longer a step takes that reads this shape and has the logits of each token, and is waited for, than one of several that write for as many
+    /// rows; by the least of several times.
+    pub fn time_check(&mut self, shape: [usize; 2]) -> TensorResult<f64> {
+        let check = self.checks.get(&shape).ok_or_else(|| no_step("checks", shape[0]))?;
+        let write = self.writes.range(shape[0]..).next().map(|(_, step)| step).ok_or_else(|| no_step("writes for", shape[0]))?;
+        let mut least = [Duration::MAX; 2];
+        for _ in 0..5 {
+            least[0] = least[0].min(self.time(&check.step, &[&check.numbers.tensor, &check.rows.tensor], 1)?);
+            least[1] = least[1].min(self.time(write, &[], 2)?);
+        }
+        Ok(least[0].as_secs_f64() / least[1].as_secs_f64().max(1e-9))
+    }
+
+    /// How long a step takes, of `count` that are submitted together.
+    fn time(&self, step: &PreparedStep, own: &[&Tensor], count: u32) -> TensorResult<Duration> {
+        self.device.synchronize()?;
+        let start = Instant::now();
+        let mut given = self.step_tensors();
+        given.extend(own);
+        (0..count).try_for_each(|_| step.run(&given).map(drop))?;
+        self.device.synchronize()?;
+        Ok(start.elapsed() / count)
+    }
+
+    /// What rows of a step share: pages, and settings of the choice of `each` tokens of a row.
+    fn set_rows(&mut self, rows: &[RowInput<'_>], each: usize) -> TensorResult<Choice> {
         let [most, row_pages] = self.most;
         let mut table = vec![0i32; most * row_pages];
         let (mut draws, mut keys, mut all) = (vec![0u32; most], vec![0u32; most], vec![0f32; most * SETTINGS]);
@@ -277,8 +320,11 @@ impl Steps {
         for (i, row) in rows.iter().enumerate() {
             table[i * row_pages..].iter_mut().zip(row.pages).for_each(|(t, &p)| *t = p as i32);
             choice = choice.max(Choice::of(row.sampling));
-            (draws[i], keys[i]) = (row.draws, stream(row.sampling));
-            all[i * SETTINGS..(i + 1) * SETTINGS].copy_from_slice(&settings(row.sampling));
+            for t in 0..each {
+                let at = i * each + t;
+                (draws[at], keys[at]) = (row.draws + t as u32, stream(row.sampling));
+                all[at * SETTINGS..(at + 1) * SETTINGS].copy_from_slice(&settings(row.sampling));
+            }
         }
         self.table.set(table)?;
         if choice > Choice::Best {
@@ -293,21 +339,25 @@ impl Steps {
     fn choose(&mut self, width: usize, choice: Choice, logits: &Tensor, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
         let changed =
             rows.iter().any(|r| r.adjust.is_some() || r.allowed.is_some()).then(|| self.adjust(width, rows, logits)).transpose()?;
-        let step = self.choices.get(&(width, choice)).ok_or_else(|| no_step("chooses for", width))?;
-        let given = [&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, changed.as_ref().unwrap_or(logits)];
-        // The copy goes with it.
-        self.device.backend().defer_submit();
-        step.run(&given)?;
-        let tokens = download_first(&self.last, rows.len())?;
+        let tokens = self.choose_first(width, choice, changed.as_ref().unwrap_or(logits), rows.len())?;
         let scored = rows.iter().any(|r| r.scored);
         let copy = || Ok((download_first(logits, rows.len() * logits.dims()[1])?, logits.dtype()));
         Ok(Chosen { tokens, logits: scored.then(copy).transpose()? })
     }
 
+    /// The tokens of the first `count` rows of logits, on their way to the host.
+    fn choose_first(&self, width: usize, choice: Choice, logits: &Tensor, count: usize) -> TensorResult<Download> {
+        let step = self.choices.get(&(width, choice)).ok_or_else(|| no_step("chooses for", width))?;
+        // The copy goes with it.
+        self.device.backend().defer_submit();
+        step.run(&[&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, logits])?;
+        download_first(&self.last, count)
+    }
+
     /// Submits a step that writes one token for each row.
     pub fn write(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
         let width = self.writes.range(rows.len()..).next().map(|(w, _)| *w).ok_or_else(|| no_step("writes for", rows.len()))?;
-        let choice = self.set_rows(rows)?;
+        let choice = self.set_rows(rows, 1)?;
         let most = self.most[0];
         let mut numbers = vec![0i32; NUMBERS * most];
         for (i, row) in rows.iter().enumerate() {
@@ -324,8 +374,34 @@ impl Steps {
 
     /// Submits a step that reads tokens of each row, and chooses the token behind them.
     pub fn read(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
-        let choice = self.set_rows(rows)?;
-        let [height, width] = shape;
+        let choice = self.set_rows(rows, 1)?;
+        let s = self.reads.get_mut(&shape).ok_or_else(|| no_step("reads", shape[0]))?;
+        s.set(shape, rows)?;
+        let logits = self.run_read(shape, false)?;
+        self.choose(shape[0], choice, &logits, rows)
+    }
+
+    /// Submits a step that reads tokens of each row, and chooses the token behind each of them: `shape[1]` for each row. Their logits stay as they are.
+    pub fn check(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Download> {
+        let choice = self.set_rows(rows, shape[1])?;
+        let s = self.checks.get_mut(&shape).ok_or_else(|| no_step("checks", shape[0]))?;
+        s.set(shape, rows)?;
+        let logits = self.run_read(shape, true)?;
+        self.choose_first(shape[0] * shape[1], choice, &logits, rows.len() * shape[1])
+    }
+
+    fn run_read(&self, shape: [usize; 2], every: bool) -> TensorResult<Tensor> {
+        let steps = if every { &self.checks } else { &self.reads };
+        let s = steps.get(&shape).ok_or_else(|| no_step("reads", shape[0]))?;
+        let mut given = self.step_tensors();
+        given.extend([&s.numbers.tensor, &s.rows.tensor]);
+        s.step.run(&given)?.ok_or_else(|| no_step("has logits for", shape[0]))
+    }
+}
+
+impl ReadStep {
+    /// Overwrites what it reads.
+    fn set(&mut self, [height, width]: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<()> {
         let mut numbers = vec![0i32; 3 * height * width];
         let mut ends = vec![0i32; 2 * height];
         for (i, row) in rows.iter().enumerate() {
@@ -337,14 +413,8 @@ impl Steps {
             ends[i] = (row.start + width) as i32;
             ends[height + i] = (i * width + row.tokens.len().max(1) - 1) as i32;
         }
-        let s = self.reads.get_mut(&shape).ok_or_else(|| no_step("reads", height))?;
-        s.numbers.set(numbers)?;
-        s.rows.set(ends)?;
-        let s = self.reads.get(&shape).ok_or_else(|| no_step("reads", height))?;
-        let mut given = self.step_tensors();
-        given.extend([&s.numbers.tensor, &s.rows.tensor]);
-        let logits = s.step.run(&given)?.ok_or_else(|| no_step("has logits for", height))?;
-        self.choose(height, choice, &logits, rows)
+        self.numbers.set(numbers)?;
+        self.rows.set(ends)
     }
 }
 

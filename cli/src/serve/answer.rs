@@ -1,6 +1,7 @@
 //! Answers that are being written: the engine's events become text in whole characters, up to a text that ends the answer.
 
 use super::Server;
+use super::access::Access;
 use super::ask::Ask;
 use super::calls::{Call, Tools};
 use super::error::ApiError;
@@ -146,9 +147,15 @@ pub struct Running {
     events: UnboundedReceiver<(usize, Event, Instant)>,
     rows: Vec<Row>,
     tools: Tools,
-    /// Answers that have not ended.
+    /// Answers that were asked for, and those that have not ended.
+    asked: usize,
     open: usize,
     begun: Instant,
+    /// When the first token of any came.
+    first: Option<Instant>,
+    /// Why the last answer ended.
+    ended: &'static str,
+    access: Option<Arc<Access>>,
     pub usage: Usage,
 }
 
@@ -176,7 +183,26 @@ impl Running {
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
         server.metrics.prompt_tokens.add(usage.prompt as u64);
         let (server, host, tools) = (server.clone(), host.clone(), ask.tools.clone());
-        Ok(Running { server, host, events, open: rows.len(), rows, tools, begun, usage })
+        Ok(Running {
+            server,
+            host,
+            events,
+            asked: rows.len(),
+            open: rows.len(),
+            rows,
+            tools,
+            begun,
+            first: None,
+            ended: "abort",
+            access: None,
+            usage,
+        })
+    }
+
+    /// The same, with the request that the access log is told of.
+    pub fn logged(mut self, access: &Arc<Access>) -> Running {
+        self.access = Some(access.clone());
+        self
     }
 
     /// The next piece of any answer; `None` when all have ended. After an error nothing more comes.
@@ -188,7 +214,7 @@ impl Running {
                 Ok(None) => {}
                 Ok(Some(piece)) => return Poll::Ready(Some(Ok(piece))),
                 Err(e) => {
-                    self.open = 0;
+                    (self.open, self.ended) = (0, "error");
                     self.rows.clear();
                     self.server.metrics.finished("error", self.begun);
                     return Poll::Ready(Some(Err(e)));
@@ -210,6 +236,7 @@ impl Running {
         let (parts, reason) = match event {
             Event::Token(token) => {
                 self.usage.written += 1;
+                self.first.get_or_insert(at);
                 self.server.metrics.token(row.last.replace(at), self.begun, at);
                 if let Some(LogProbs { chosen, top }) = row.next.take() {
                     let top = top.into_iter().map(|(id, l)| scored(id, l, vec![])).collect::<Result<_, _>>()?;
@@ -240,7 +267,8 @@ impl Running {
         let Some(finish) = &piece.finish else { return Ok(Some(piece)) };
         self.usage.cached += row.ticket.take().map_or(0, |t| t.cached());
         self.open -= 1;
-        self.server.metrics.finished(finish.reason(), self.begun);
+        self.ended = finish.reason();
+        self.server.metrics.finished(self.ended, self.begun);
         Ok(Some(piece))
     }
 
@@ -267,6 +295,11 @@ impl Drop for Running {
     fn drop(&mut self) {
         for _ in 0..self.open {
             self.server.metrics.finished("abort", self.begun);
+        }
+        if let Some(access) = &self.access {
+            let first = self.first.map(|at| at.saturating_duration_since(self.begun));
+            let ended = if self.open > 0 { "abort" } else { self.ended };
+            access.answered(&self.host.name.id, self.asked, &self.usage, first, ended);
         }
     }
 }

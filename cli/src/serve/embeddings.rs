@@ -114,6 +114,7 @@ impl Drop for Gone {
 impl Work {
     /// Waits for its turn, and computes.
     pub async fn run(self, server: &Arc<Server>) -> Result<Value, ApiError> {
+        let _place = self.host.place_to_wait()?;
         let turn = self.host.vectors.clone().acquire_owned().await.map_err(|_| ApiError::unavailable("the model is leaving"))?;
         let gone = Gone(Arc::new(AtomicBool::new(false)));
         let (ended, server) = (gone.0.clone(), server.clone());

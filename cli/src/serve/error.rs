@@ -44,7 +44,7 @@ impl ApiError {
     }
 
     /// The status's name in OpenAI's error objects.
-    fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
             403 => "permission_error",

@@ -1,7 +1,7 @@
-//! Forms that answers may be asked for: JSON by a schema, a regular expression, a choice of texts; in OpenAI's, Anthropic's and vLLM's fields.
+//! Forms that answers may be asked for: JSON by a schema, a regular expression, a choice of texts, a grammar; in OpenAI's, Anthropic's and vLLM's fields.
 
 use super::error::ApiError;
-use super::fields::{Fields, is_empty, wrong};
+use super::fields::{Fields, wrong};
 use serde_json::{Value, json};
 
 /// Bytes of a grammar at most, and levels of a schema.
@@ -16,6 +16,8 @@ pub enum Format {
     Schema(Value),
     /// All of it by a regular expression.
     Regex(String),
+    /// By a grammar in llguidance's form of Lark.
+    Lark(String),
 }
 
 /// A form with the name of the field that asks for it.
@@ -36,7 +38,7 @@ impl Format {
     /// The form itself, where it is not too large.
     fn checked(self, name: &str) -> Result<Wanted, ApiError> {
         let (bytes, depth) = match &self {
-            Format::Regex(regex) => (regex.len(), 0),
+            Format::Regex(text) | Format::Lark(text) => (text.len(), 0),
             Format::Schema(schema) if schema.is_object() || schema.is_boolean() => (schema.to_string().len(), depth(schema)),
             Format::Schema(other) => return Err(wrong(name, other, "a schema")),
         };
@@ -86,7 +88,7 @@ pub fn object(name: &str, value: Value, nested: bool) -> Result<Option<Wanted>, 
     Ok(wanted)
 }
 
-/// `response_format`, and vLLM's `guided_json`, `guided_regex`, `guided_choice` and `structured_outputs`.
+/// `response_format`, and vLLM's `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`.
 pub fn openai(fields: &mut Fields) -> Result<Option<Wanted>, ApiError> {
     let mut all = Vec::new();
     if let Some(v) = fields.take("response_format") {
@@ -129,7 +131,9 @@ fn guided(fields: &mut Fields, prefix: &str) -> Result<Vec<Wanted>, ApiError> {
         }
         all.push(Format::choice(&texts).checked(&name)?);
     }
-    fields.only(&grammar, is_empty, "grammars of this kind are not supported; use a schema or a regular expression")?;
+    if let Some(text) = fields.string(&grammar)?.filter(|text| !text.is_empty()) {
+        all.push(Format::Lark(text).checked(&fields.name(&grammar))?);
+    }
     Ok(all)
 }
 
@@ -155,6 +159,8 @@ mod tests {
         assert_eq!(format(json!({ "structured_outputs": { "json": schema.to_string() } })), wanted);
         assert_eq!(format(json!({ "guided_choice": ["a.b", "c"] })), Some(Format::Regex("a\\.b|c".into())));
         assert_eq!(format(json!({ "structured_outputs": { "regex": "a+" } })), Some(Format::Regex("a+".into())));
+        assert_eq!(format(json!({ "structured_outputs": { "grammar": "start: /a/" } })), Some(Format::Lark("start: /a/".into())));
+        assert_eq!(format(json!({ "guided_grammar": "" })), None);
         assert_eq!(object("f", json!({ "type": "json_schema", "name": "x", "schema": schema }), false).unwrap().map(|w| w.0), wanted);
     }
 
@@ -171,7 +177,8 @@ mod tests {
             (json!({ "guided_json": 7 }), "guided_json"),
             (json!({ "guided_regex": "a".repeat(300_000) }), "guided_regex"),
             (json!({ "guided_choice": [] }), "guided_choice"),
-            (json!({ "guided_grammar": "x" }), "guided_grammar"),
+            (json!({ "guided_grammar": 7 }), "guided_grammar"),
+            (json!({ "guided_grammar": "start: \"a\"", "guided_regex": "a" }), "guided_grammar"),
         ];
         for (body, param) in cases {
             assert_eq!(read(body.clone()).unwrap_err().param.as_deref(), Some(param));

@@ -1,4 +1,4 @@
-//! Grammars of answers: JSON by a schema, regular expressions, choices and forced calls, by the crate llguidance. A grammar comes from a client: its size, its
+//! Grammars of answers: JSON by a schema, regular expressions, choices, grammars in Lark's notation and forced calls, by the crate llguidance. A grammar comes from a client: its size, its
 //! compilation and the work for each token have limits, and what exceeds them fails alone.
 
 use super::error::ApiError;
@@ -55,6 +55,7 @@ impl Grammars {
     pub fn compile(&self, format: &Format, name: &str) -> Result<Box<dyn Constraint>, ApiError> {
         let grammar = match format {
             Format::Regex(regex) => TopLevelGrammar::from_grammar(GrammarWithLexer::from_regex(regex)),
+            Format::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
             Format::Schema(schema) => {
                 let mut schema = match schema {
                     Value::Object(own) => Value::Object(own.clone()),
@@ -155,6 +156,8 @@ mod tests {
         let regex = || Format::Regex("[0-9]{3}-[a-z]+".into());
         assert!(takes(regex(), "123-ab") && !takes(regex(), "12-ab") && !takes(regex(), "123-"));
         assert!(takes(Format::choice(&["yes".into(), "n.".into()]), "n.") && !takes(Format::choice(&["yes".into()]), "no"));
+        let sums = || Format::Lark("start: term (\"+\" term)*\nterm: NUMBER | \"(\" start \")\"\nNUMBER: /[0-9]+/\n".into());
+        assert!(takes(sums(), "1+(2+34)+5") && !takes(sums(), "1+") && !takes(sums(), "(1") && !takes(sums(), "a"));
         // White space has an end.
         assert!(
             takes(object(), &format!("{{{}\"a\": 1}}", " ".repeat(16))) && !takes(object(), &format!("{{{}\"a\": 1}}", " ".repeat(17)))
@@ -180,6 +183,10 @@ mod tests {
         let wide: Vec<Value> = (0..20_000).map(|i| json!({ "const": format!("x{i}") })).collect();
         let all = [
             Format::Regex("(".into()),
+            Format::Lark("start: a\na: a".into()),
+            Format::Lark("start: start start | \"a\"".into()),
+            Format::Lark(format!("start: {}\"a\"{}", "(".repeat(5_000), ")".repeat(5_000))),
+            Format::Lark("start: %json { \"$ref\": \"file:///etc/passwd\" }".into()),
             Format::Regex("(a{1000}){1000}".into()),
             Format::Regex("((((a{0,99}){0,99}){0,99}){0,99}){0,99}b".into()),
             Format::Schema(json!({ "type": "string", "pattern": "(x+x+)+y{100000}" })),
@@ -199,6 +206,7 @@ mod tests {
         }
         let refused = |format: Format| grammars.compile(&format, "response_format").err().map(|e| (e.status.as_u16(), e.param));
         assert_eq!(refused(Format::Regex("(".into())), Some((400, Some("response_format".into()))));
+        assert_eq!(refused(Format::Lark("root ::= \"a\"".into())), Some((400, Some("response_format".into()))));
         assert_eq!(refused(Format::Schema(json!({ "type": "nothing" }))), Some((400, Some("response_format".into()))));
     }
 }

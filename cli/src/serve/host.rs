@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use tensorlogic::Device;
 use tensorlogic::models::inference::Pooling;
 use tensorlogic::models::{Embedder, Model};
-use tensorlogic::serving::{Constraint, Engine, EngineOptions, EngineStats};
+use tensorlogic::serving::{Constraint, Engine, EngineOptions, EngineStats, Refusal};
 use tensorlogic::text::ChatTemplate;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Requests that wait for a model to be loaded, at most.
 const MAX_LOADING: usize = 8;
@@ -65,20 +65,23 @@ pub struct Host {
     pub rows: usize,
     /// Whoever computes vectors has its only permit.
     pub vectors: Arc<Semaphore>,
+    /// Places of requests for vectors that wait or are computed.
+    places: Arc<Semaphore>,
     #[cfg(feature = "grammar")]
     grammars: OnceLock<Grammars>,
 }
 
 impl Host {
-    fn new(name: ModelName, texts: Texts, device: Device, kind: Kind, fingerprint: String, rows: usize) -> Host {
+    fn new(name: ModelName, texts: Texts, device: Device, kind: Kind, fingerprint: String, args: &ServeArgs) -> Host {
         Host {
             name,
             texts,
             device,
             kind,
             fingerprint,
-            rows,
+            rows: args.rows,
             vectors: Arc::new(Semaphore::new(1)),
+            places: Arc::new(Semaphore::new(args.waiting.saturating_add(1).min(Semaphore::MAX_PERMITS))),
             #[cfg(feature = "grammar")]
             grammars: OnceLock::new(),
         }
@@ -93,6 +96,14 @@ impl Host {
                 Err(ApiError::field("model", message).code("model_not_supported"))
             }
         }
+    }
+
+    /// A place among the requests for vectors that wait.
+    ///
+    /// # Errors
+    /// 429 where as many wait as `--waiting` says.
+    pub fn place_to_wait(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.places.clone().try_acquire_owned().map_err(|_| Refusal::QueueFull.into())
     }
 
     /// What makes sure that answers have this form.
@@ -238,6 +249,9 @@ impl Models {
             all.read_tokens += s.read_tokens;
             all.cached_tokens += s.cached_tokens;
             all.written_tokens += s.written_tokens;
+            all.check_steps += s.check_steps;
+            all.drafted_tokens += s.drafted_tokens;
+            all.accepted_tokens += s.accepted_tokens;
             all.put_back += s.put_back;
             all.cancelled += s.cancelled;
         }
@@ -380,7 +394,7 @@ impl Entry {
             };
             let fingerprint = self.fingerprint(&opened.device, &format!("{:?}", embedder.encoder().shape().dtype), false);
             let (texts, kind) = (Texts::new(opened.tokenizer, None), Kind::Encoder(Box::new(embedder.normalized(true))));
-            return Ok(Host::new(self.name.clone(), texts, opened.device, kind, fingerprint, args.rows));
+            return Ok(Host::new(self.name.clone(), texts, opened.device, kind, fingerprint, args));
         }
         let loaded = self.args.load_from(&self.path, global)?;
         let template = template.map(ChatTemplate::new).transpose()?;
@@ -393,6 +407,7 @@ impl Entry {
             kv_bytes,
             context,
             deterministic: args.deterministic,
+            lookup: EngineOptions::default().lookup.filter(|_| !args.no_lookup),
             ..Default::default()
         };
         let fingerprint = self.fingerprint(&loaded.device, &shape.dtype.to_string(), args.deterministic);
@@ -400,7 +415,7 @@ impl Entry {
         let engine = Engine::start(model.clone(), &loaded.device, options)?;
         let kind = Kind::Decoder { engine, model, pooling: args.pooling.map_or(Pooling::Mean, Pooling::from) };
         let texts = Texts::new(loaded.tokenizer, template.or(loaded.template));
-        Ok(Host::new(self.name.clone(), texts, loaded.device, kind, fingerprint, args.rows))
+        Ok(Host::new(self.name.clone(), texts, loaded.device, kind, fingerprint, args))
     }
 
     fn fingerprint(&self, device: &Device, dtype: &str, deterministic: bool) -> String {

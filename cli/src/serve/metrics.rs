@@ -129,6 +129,9 @@ impl Metrics {
         one("counter", "prefix_cache_hits_total", "Those that were found.", s.cached_tokens as f64);
         one("counter", "read_steps_total", "Steps that read prompts.", s.read_steps as f64);
         one("counter", "write_steps_total", "Steps that wrote tokens.", s.write_steps as f64);
+        one("counter", "spec_decode_num_drafts_total", "Steps that checked guessed tokens.", s.check_steps as f64);
+        one("counter", "spec_decode_num_draft_tokens_total", "Tokens that were guessed.", s.drafted_tokens as f64);
+        one("counter", "spec_decode_num_accepted_tokens_total", "Those that were right.", s.accepted_tokens as f64);
         one("counter", "cancelled_total", "Answers that were cancelled.", s.cancelled as f64);
         one("counter", "pipelines_compiled_total", "Kernels that the device compiled.", pipelines as f64);
         one("gauge", "engine_round_seconds", "How long the engine has been in its round.", round.as_secs_f64());

@@ -1,6 +1,7 @@
 //! `tl serve`: many clients at once on one model, over HTTP.
 
 mod accept;
+mod access;
 mod answer;
 mod anthropic;
 mod ask;
@@ -99,6 +100,9 @@ pub struct ServeArgs {
     /// Answers have the same bits whatever else the server does; slower
     #[arg(long)]
     deterministic: bool,
+    /// Never guess the next tokens of answers that repeat parts of their text, to check several at a time
+    #[arg(long)]
+    no_lookup: bool,
     /// Connections at most
     #[arg(long, default_value_t = 1024)]
     max_connections: usize,

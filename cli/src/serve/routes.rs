@@ -1,6 +1,7 @@
 //! Requests to answers: what is where, who may, and how much.
 
 use super::Server;
+use super::access::Access;
 use super::answer::Running;
 use super::ask::Ask;
 use super::error::ApiError;
@@ -86,21 +87,23 @@ pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<R
     let begun = Instant::now();
     let found = find(request.uri().path());
     let name = found.as_ref().map_or("none", |f| f.1);
-    let id = request.headers().get("x-request-id").filter(|id| id.len() <= 128).cloned();
+    let given = request.headers().get("x-request-id").filter(|id| id.len() <= 128 && id.to_str().is_ok()).cloned();
+    let made = || HeaderValue::from_str(&format!("req-{:016x}", super::ask::random())).unwrap_or(HeaderValue::from_static("req"));
+    let id = given.unwrap_or_else(made);
+    let access = Arc::new(Access::new(id.to_str().unwrap_or_default(), request.method(), name));
     let origin = request.headers().get(header::ORIGIN).filter(|o| server.origins.iter().any(|own| own.as_bytes() == o.as_bytes())).cloned();
-    let mut handled = pin!(handle(&server, request, found, begun));
+    let mut handled = pin!(handle(&server, request, found, begun, &access));
     let result = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| handled.as_mut().poll(cx))) {
         Ok(poll) => poll,
         Err(_) => Poll::Ready(Err(panicked())),
     });
-    let mut reply = match result.await {
-        Ok(reply) => reply,
-        Err(e) => failed(&e, name),
-    };
+    let result = result.await;
+    let error = result.as_ref().err().map(|e| e.code.unwrap_or(e.kind()));
+    let mut reply = result.unwrap_or_else(|e| failed(&e, name));
     server.metrics.request(name, reply.status());
-    let made = || HeaderValue::from_str(&format!("req-{:016x}", super::ask::random())).unwrap_or(HeaderValue::from_static("req"));
+    access.status(reply.status(), error);
     let headers = reply.headers_mut();
-    headers.insert(HeaderName::from_static("x-request-id"), id.unwrap_or_else(made));
+    headers.insert(HeaderName::from_static("x-request-id"), id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -121,6 +124,7 @@ async fn handle(
     request: Request<Incoming>,
     found: Option<(Route, &'static str, Method)>,
     begun: Instant,
+    access: &Arc<Access>,
 ) -> Result<Reply, ApiError> {
     check_head(&request)?;
     check_origin(server, request.headers())?;
@@ -138,6 +142,7 @@ async fn handle(
         return Err(ApiError { allow: Some(allow), ..error });
     }
     let client = if matches!(route, Route::Health | Route::Page) { String::new() } else { client(server, request.headers())? };
+    access.client(&client);
     match route {
         Route::Page => return Ok(page()),
         Route::Health => return health(server),
@@ -159,7 +164,7 @@ async fn handle(
     let reader = server.clone();
     // Reading and tokenizing takes milliseconds, and loading a model seconds, which other clients would wait for.
     match blocking(move || read(&reader, route, &body)).await? {
-        Read::Work(host, work) => write(server, &host, *work, &client, begun).await,
+        Read::Work(host, work) => write(server, &host, *work, &client, begun, access).await,
         Read::Vectors(work) => {
             let object = work.run(server).await;
             server.metrics.finished(if object.is_ok() { "stop" } else { "error" }, begun);
@@ -209,9 +214,16 @@ fn read(server: &Server, route: Route, body: &[u8]) -> Result<Read, ApiError> {
     Ok(Read::Work(host, Box::new(work)))
 }
 
-async fn write(server: &Arc<Server>, host: &Arc<Host>, work: Work, client: &str, begun: Instant) -> Result<Reply, ApiError> {
+async fn write(
+    server: &Arc<Server>,
+    host: &Arc<Host>,
+    work: Work,
+    client: &str,
+    begun: Instant,
+    access: &Arc<Access>,
+) -> Result<Reply, ApiError> {
     let Work { ask, prompts, mut form } = work;
-    let running = Running::start(server, host, &ask, &prompts, client, begun)?;
+    let running = Running::start(server, host, &ask, &prompts, client, begun)?.logged(access);
     if ask.stream {
         return Ok(stream(Stream::new(running, form)));
     }

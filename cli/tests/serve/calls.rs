@@ -202,6 +202,8 @@ fn answers_have_the_form_that_is_asked_for() {
         assert!(is_form(&got), "{form}: {got:?}");
     }
     assert_eq!(text(json!({ "structured_outputs": { "choice": ["Montague", "Capulet"] } })).1, "stop");
+    let (by_grammar, end) = text(json!({ "guided_grammar": "start: NAME \": \" (\"yes\" | \"no\")\nNAME: /[A-Z]{5}/" }));
+    assert!(is_form(&by_grammar) && end == "stop", "{by_grammar:?} {end}");
     // Several answers, each on its own way, among others without a form.
     std::thread::scope(|s| {
         let free = s.spawn(|| (0..3).map(|_| text(json!({}))).collect::<Vec<_>>());
@@ -215,6 +217,7 @@ fn answers_have_the_form_that_is_asked_for() {
     assert_eq!((reply.status, reply.json()["error"]["type"].as_str()), (400, Some("invalid_request_error")), "{}", reply.text());
     for (field, value) in [
         ("guided_regex", json!("(")),
+        ("guided_grammar", json!("start: missing")),
         ("guided_json", json!({ "type": "nothing" })),
         ("guided_json", json!({ "$ref": "http://127.0.0.1/" })),
     ] {

@@ -1,6 +1,7 @@
 //! `tl serve` over real sockets: what clients of OpenAI's and Anthropic's interfaces rely on, wrong input, many clients at once, going away and leaving.
 #![cfg(feature = "serve")]
 
+mod access;
 #[cfg(feature = "grammar")]
 mod calls;
 #[path = "../../../tests/common/mod.rs"]

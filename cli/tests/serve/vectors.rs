@@ -72,6 +72,15 @@ fn vectors_of_a_decoder_are_those_of_embed() {
         let many = many.join().unwrap();
         close(&numbers(&many["data"][299]["embedding"]), &want[1]);
     });
+    // As many wait as may wait.
+    let narrow = Server::start(&["--waiting", "1"]);
+    let statuses: Vec<u16> = std::thread::scope(|s| {
+        let one = || narrow.post("/v1/embeddings", &json!({ "input": vec!["to be or not to be"; 200] })).status;
+        let all: Vec<_> = (0..24).map(|_| s.spawn(one)).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(statuses.iter().all(|s| [200, 429].contains(s)) && statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+    assert_eq!(narrow.post("/v1/embeddings", &json!({ "input": "a" })).status, 200);
     let pooled = Server::start(&["--pooling", "last"]);
     let last = pooled.post("/v1/embeddings", &json!({ "input": texts[1] })).json();
     close(&numbers(&last["data"][0]["embedding"]), &embedded(TINY, &texts[1..2], &["--pooling", "last"])[0]);

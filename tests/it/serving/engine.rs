@@ -89,6 +89,77 @@ fn drawn_answers_are_those_of_sessions_with_the_same_seed() {
 }
 
 #[test]
+fn answers_by_drafts_are_those_without() {
+    for device in devices() {
+        let reference = model(&device);
+        // Drafts are checked wherever there is one, be it faster or not.
+        for rows in [1, 2, 4] {
+            let engine = engine(&device, EngineOptions { rows, lookup: Some(0.0), ..Default::default() });
+            let requests: Vec<Request> = (0..3 * rows)
+                .map(|i| {
+                    let period = 3 + i % 5;
+                    let sampling = Sampling { temperature: [0.0, 0.6, 0.0, 1.2][i % 4], seed: i as u64 * 31 + 7, ..Default::default() };
+                    let text: Vec<u32> = (0..20 + 29 * i % 130).map(|t| ((t % period) * 7 + i) as u32 % 60).collect();
+                    // The last ones have other rows' steps in between, and end where the context does.
+                    let most = if i % 3 == 2 { 256 } else { 30 + i };
+                    Request { sampling, ..Request::new(&text, most) }
+                })
+                .collect();
+            let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+            for (request, answer) in requests.iter().zip(answers) {
+                let most = request.max_tokens.min(256 - request.prompt.len());
+                let (want, lead) = alone(&*reference, &device, &Request { max_tokens: most, ..request.clone() });
+                let (got, _) = collect(answer);
+                // Where two tokens are nearly as likely, either may be chosen.
+                assert!(got == want || lead < 1e-4 && got.len() == want.len(), "{got:?} {want:?} {lead} on {}", device.name());
+            }
+            let s = engine.stats();
+            assert!(s.check_steps > 20 && s.accepted_tokens > 40 && s.drafted_tokens > s.accepted_tokens, "{s:?}");
+            idle(&engine);
+        }
+    }
+}
+
+#[test]
+fn answers_whose_choice_depends_on_each_token_have_no_drafts() {
+    for device in devices() {
+        let engine = engine(&device, EngineOptions { rows: 1, lookup: Some(0.0), ..Default::default() });
+        let text: Vec<u32> = (0..60).map(|t| t % 4).collect();
+        let penalty = Sampling { frequency_penalty: 0.1, ..Default::default() };
+        let requests = [
+            Request { logprobs: Some(2), ..Request::new(&text, 20) },
+            Request { sampling: penalty, ..Request::new(&text, 20) },
+            Request { constraint: Some(Box::new(Sevens)), ..Request::new(&text, 20) },
+        ];
+        for request in requests {
+            assert_eq!(collect(engine.submit(request).unwrap()).0.len(), 20);
+        }
+        assert_eq!(engine.stats().check_steps, 0);
+        let deterministic = EngineOptions { rows: 1, deterministic: true, lookup: Some(0.0), ..Default::default() };
+        let engine = self::engine(&device, deterministic);
+        engine.submit(Request::new(&text, 20)).unwrap().wait().unwrap();
+        assert_eq!(engine.stats().check_steps, 0);
+    }
+}
+
+/// Token 7, again and again.
+#[derive(Clone, Debug)]
+struct Sevens;
+
+impl Constraint for Sevens {
+    fn allow(&mut self, tokens: &mut [u32]) -> TensorResult<bool> {
+        tokens[0] |= 1 << 7;
+        Ok(false)
+    }
+    fn wrote(&mut self, _: u32) -> TensorResult<()> {
+        Ok(())
+    }
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(Sevens)
+    }
+}
+
+#[test]
 fn each_row_draws_from_what_its_own_settings_leave() {
     for device in devices() {
         let engine = engine(&device, EngineOptions { rows: 4, ..Default::default() });
