@@ -2,6 +2,7 @@
 
 use crate::server::Server;
 use serde_json::{Value, json};
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,9 @@ fn requests(file: &Path, count: usize) -> Vec<Value> {
     let start = Instant::now();
     loop {
         let text = std::fs::read_to_string(file).unwrap();
-        let lines = text.lines().map(|l| serde_json::from_str::<Value>(l).unwrap_or_else(|e| panic!("{e}: {l}")));
+        // The last line may still be on its way.
+        let whole = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
+        let lines = whole.map(|l| serde_json::from_str::<Value>(l).unwrap_or_else(|e| panic!("{e}: {l}")));
         let own: Vec<Value> = lines.filter(|l| l["name"] == "request").collect();
         if own.len() >= count {
             assert_eq!(own.len(), count, "{own:?}");
@@ -26,39 +29,40 @@ fn requests(file: &Path, count: usize) -> Vec<Value> {
 fn each_request_has_a_line() {
     let file = std::env::temp_dir().join(format!("tl-serve-access-{}.jsonl", std::process::id()));
     let server = Server::start(&["--log-json", file.to_str().unwrap(), "--api-key", "secret-key", "--rows", "2"]);
-    let key = [("authorization", "Bearer secret-key"), ("x-request-id", "mine 7")];
+    let key = ("authorization", "Bearer secret-key");
+    let ask = |id: &str, method: &str, path: &str, body: &str| server.ask(method, path, &[key, ("x-request-id", id)], body).status;
     let body = |stream: bool| json!({ "prompt": "SECRETWORD:", "max_tokens": 12, "temperature": 0, "stream": stream, "n": 2 }).to_string();
-    assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
-    assert_eq!(server.ask("POST", "/v1/completions", &key, &body(false)).status, 200);
-    assert_eq!(server.ask("POST", "/v1/completions", &key[..1], &body(true)).status, 200);
-    assert_eq!(server.ask("POST", "/v1/completions", &[], &body(false)).status, 401);
-    assert_eq!(server.ask("POST", "/v1/completions", &key, r#"{"prompt": "SECRETWORD", "magic": 1}"#).status, 400);
-    assert_eq!(server.ask("GET", "/SECRETWORD", &key, "").status, 404);
-    assert_eq!(server.ask("POST", "/v1/embeddings", &key, r#"{"input": "SECRETWORD"}"#).status, 200);
-    // Somebody goes away.
-    let long = json!({ "prompt": "SECRETWORD", "max_tokens": 4000, "stream": true }).to_string();
-    let gone = server.send("POST", "/v1/completions", &key, &long);
-    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.ask("GET", "/health", &[("x-request-id", "health")], "").status, 200);
+    assert_eq!(ask("mine 7", "POST", "/v1/completions", &body(false)), 200);
+    assert_eq!(server.ask("POST", "/v1/completions", &[key], &body(true)).status, 200);
+    assert_eq!(server.ask("POST", "/v1/completions", &[("x-request-id", "nobody")], &body(false)).status, 401);
+    assert_eq!(ask("magic", "POST", "/v1/completions", r#"{"prompt": "SECRETWORD", "magic": 1}"#), 400);
+    assert_eq!(ask("nowhere", "GET", "/SECRETWORD", ""), 404);
+    assert_eq!(ask("vector", "POST", "/v1/embeddings", r#"{"input": "SECRETWORD"}"#), 200);
+    // Somebody goes away in the middle of 16 answers, two of which are written at a time.
+    let long = json!({ "prompt": "SECRETWORD", "max_tokens": 200, "stream": true, "n": 16, "temperature": 1.0 }).to_string();
+    let mut gone = server.send("POST", "/v1/completions", &[key, ("x-request-id", "gone")], &long);
+    gone.read_exact(&mut [0; 64]).unwrap();
     drop(gone);
 
+    // A line is written when the server is done with a request, which may be after the client has all of the answer.
     let lines = requests(&file, 8);
-    let of = |n: usize, fields: &[&str]| fields.iter().map(|f| lines[n][f].clone()).collect::<Value>();
-    assert_eq!(of(0, &["route", "method", "status", "client"]), json!(["/health", "GET", 200, null]));
+    let line = |id: &str| lines.iter().find(|l| l["id"].as_str().is_some_and(|own| own.starts_with(id))).unwrap_or_else(|| panic!("{id}: {lines:?}"));
+    let of = |id: &str, fields: &[&str]| fields.iter().map(|f| line(id)[f].clone()).collect::<Value>();
+    assert_eq!(of("health", &["route", "method", "status", "client"]), json!(["/health", "GET", 200, null]));
     let took = ["route", "status", "client", "answers", "tokens", "finish"];
-    assert_eq!(of(1, &took), json!(["/v1/completions", 200, "key 0", 2, 24, "length"]));
-    assert_eq!(of(2, &took), of(1, &took));
-    assert_eq!(lines[1]["id"], "mine 7");
-    assert!(lines[2]["id"].as_str().unwrap().starts_with("req-"));
-    assert!(lines[1]["prompt_tokens"].as_u64() > Some(0));
-    for line in &lines[1..3] {
+    assert_eq!(of("mine 7", &took), json!(["/v1/completions", 200, "key 0", 2, 24, "length"]));
+    assert_eq!(of("req-", &took), of("mine 7", &took));
+    assert!(line("mine 7")["prompt_tokens"].as_u64() > Some(0));
+    for line in [line("mine 7"), line("req-")] {
         let (all, first) = (line["seconds"].as_f64().unwrap(), line["first_token_ms"].as_f64().unwrap());
         assert!(first > 0.0 && first < all * 1e3, "{line}");
     }
-    assert_eq!(of(3, &["status", "error", "tokens"]), json!([401, "invalid_api_key", null]));
-    assert_eq!(of(4, &["status", "error"]), json!([400, "invalid_request_error"]));
-    assert_eq!(of(5, &["route", "status", "error"]), json!(["none", 404, "not_found"]));
-    assert_eq!(of(6, &["route", "status"]), json!(["/v1/embeddings", 200]));
-    assert_eq!(of(7, &["status", "finish"]), json!([200, "abort"]));
+    assert_eq!(of("nobody", &["status", "error", "tokens"]), json!([401, "invalid_api_key", null]));
+    assert_eq!(of("magic", &["status", "error"]), json!([400, "invalid_request_error"]));
+    assert_eq!(of("nowhere", &["route", "status", "error"]), json!(["none", 404, "not_found"]));
+    assert_eq!(of("vector", &["route", "status"]), json!(["/v1/embeddings", 200]));
+    assert_eq!(of("gone", &["status", "finish"]), json!([200, "abort"]));
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(!text.contains("SECRETWORD") && !text.contains("secret-key"), "the log tells what was asked");
     std::fs::remove_file(file).unwrap();

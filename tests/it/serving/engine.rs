@@ -114,7 +114,8 @@ fn answers_by_drafts_are_those_without() {
                 assert!(got == want || lead < 1e-4 && got.len() == want.len(), "{got:?} {want:?} {lead} on {}", device.name());
             }
             let s = engine.stats();
-            assert!(s.check_steps > 20 && s.accepted_tokens > 40 && s.drafted_tokens > s.accepted_tokens, "{s:?}");
+            // How many tokens a step checks is chosen by the times that were measured; so the number of steps differs, not what they find.
+            assert!(s.check_steps > 5 && s.accepted_tokens > 40 && s.drafted_tokens > s.accepted_tokens, "{s:?}");
             idle(&engine);
         }
     }
