@@ -4,7 +4,7 @@ use crate::bench_serve::{self, ServeArgs};
 use crate::dtypes::{self, DtypesArgs};
 use crate::energy::TokenEnergy;
 use crate::layers::{self, RankGroup};
-use crate::model::{self, ModelArgs};
+use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
 use crate::ranks::RankArgs;
@@ -135,12 +135,12 @@ pub fn weights_of(
         return Ok((
             format!("{name} {wanted} (random weights)"),
             PathBuf::from(name),
-            Weights::from_gguf(random_model(shape, wanted)?, device),
+            model.rounded(Weights::from_gguf(random_model(shape, wanted)?, device)),
         ));
     }
     let path = model.path(global)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let weights = model::open(&path, device)?;
+    let weights = model.open(&path, device)?;
     Ok((name, path, weights))
 }
 

@@ -120,7 +120,7 @@ pub fn run(args: &DtypesArgs, global: Global) -> Result<(), Failure> {
         let file = folder.0.join(format!("{dtype}.gguf"));
         convert::write_gguf(&source, dtype, |w, vocab| text::gguf::write(&vocabulary, vocab, w), &file)?;
         let bytes = std::fs::metadata(&file).map_or(0, |m| m.len());
-        let model = options.build(&model::open(&file, &device)?, &path, activations)?;
+        let model = options.build(&options.open(&file, &device)?, &path, activations)?;
         let whole: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
         let read = whole - model.unread_bytes();
         let score = match &texts {

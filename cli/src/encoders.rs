@@ -26,6 +26,7 @@ pub struct Opened {
     pub tokenizer: Tokenizer,
     path: PathBuf,
     dtype: Option<DType>,
+    args: ModelArgs,
 }
 
 /// A text, or a pair of texts, as the model reads it.
@@ -44,7 +45,7 @@ impl Opened {
         if !global.quiet {
             output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
         }
-        let mut weights = model::open(path, &device)?;
+        let mut weights = args.open(path, &device)?;
         let (tokenizer, _) = model::texts(&weights, path)?;
         let embedder = loop {
             match Embedder::open(&weights, dtype).map_err(|e| unreadable(path, e)) {
@@ -54,7 +55,7 @@ impl Opened {
             weights = weights.on(&device);
         };
         interrupt::install();
-        Ok(Opened { device, embedder, tokenizer, path: path.to_path_buf(), dtype })
+        Ok(Opened { device, embedder, tokenizer, path: path.to_path_buf(), dtype, args: args.clone() })
     }
 
     /// What `work` gives for the model, as `set` makes it. Where the device is lost or full, the model moves to the next one of the list, and
@@ -67,7 +68,7 @@ impl Opened {
             };
             loop {
                 self.device = go_on(&self.device, error)?;
-                match model::open(&self.path, &self.device).and_then(|w| Ok(Embedder::open(&w, self.dtype)?)) {
+                match self.args.open(&self.path, &self.device).and_then(|w| Ok(Embedder::open(&w, self.dtype)?)) {
                     Err(Failure::Device(e)) => error = e,
                     opened => break self.embedder = set(opened?),
                 }

@@ -1,7 +1,7 @@
 //! `tl explain`: the plan of one decode step, with bytes and operations of each dispatch.
 
 use crate::generate::{CONTEXT, SamplingArgs, context_of};
-use crate::model::{self, ModelArgs};
+use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::{Global, table};
 use clap::Args;
@@ -48,7 +48,7 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
     let dtype = args.model.dtype()?;
     let path = args.model.path(global)?;
     let device = args.model.device()?;
-    let file = model::open(&path, &device)?;
+    let file = args.model.open(&path, &device)?;
     let mut sampler = args.sampling.sampler(&GenerationDefaults::of(&file)?)?;
     let model = args.model.build(&file, &path, dtype)?;
     let ctx = context_of(args.sampling.ctx, CONTEXT, &model.shape(), global)?;

@@ -145,7 +145,7 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
 
 /// Fine-tunes on this device, from the beginning.
 fn tune(args: &FinetuneArgs, path: &Path, device: &Device, global: Global) -> Result<(), Failure> {
-    let weights = model::open(path, device)?;
+    let weights = args.model.open(path, device)?;
     let (tokenizer, template) = model::texts(&weights, path)?;
     // Gradients of f16 would need their loss scaled.
     let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32))).map_err(|e| model::unreadable(path, e))?;

@@ -2,7 +2,7 @@
 
 use crate::answer::{ChatOptions, Shown, message};
 use crate::layers::{self, RankGroup};
-use crate::model::{self, ModelArgs, warn_unknown};
+use crate::model::{ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::ranks::RankArgs;
 use crate::{Global, interrupt};
@@ -311,7 +311,7 @@ pub fn profiled(profiler: StepProfiler, global: Global) -> Result<(), Failure> {
 
 /// Runs the subcommand.
 pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
-    let open = |device: &Device| model::open(&args.model.path_or_tiny(Global { quiet: true, ..global })?, device);
+    let open = |device: &Device| args.model.open(&args.model.path_or_tiny(Global { quiet: true, ..global })?, device);
     layers::run(&args.ranks, &args.model, global, open, |team, global| generate(args, global, team))
 }
 

@@ -1,6 +1,6 @@
 //! `tl optimize`: a model's memory plan in every order of buffers, defragmentation, and the check that results keep their bits.
 
-use crate::model::{self, ModelArgs};
+use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -88,7 +88,7 @@ pub fn run(args: &OptimizeArgs, global: Global) -> Result<(), Failure> {
     let dtype = options.dtype()?;
     let path = options.path(global)?;
     let device = options.device()?;
-    let model = options.build(&model::open(&path, &device)?, &path, dtype)?;
+    let model = options.build(&options.open(&path, &device)?, &path, dtype)?;
     let shape = model.shape();
     let room = shape.context.min((args.position + 1).max(args.prompt));
     for (flag, tokens, most) in [("--position", args.position + 1, shape.context), ("--prompt", args.prompt, shape.context)] {

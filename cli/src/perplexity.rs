@@ -2,7 +2,7 @@
 
 use crate::generate::context_of;
 use crate::layers::{self, RankGroup};
-use crate::model::{self, ModelArgs, warn_unknown};
+use crate::model::{ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::ranks::RankArgs;
 use crate::{Global, interrupt};
@@ -42,7 +42,7 @@ pub struct PerplexityArgs {
 
 /// Runs the subcommand.
 pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
-    let open = |device: &Device| model::open(&args.model.path(Global { quiet: true, ..global })?, device);
+    let open = |device: &Device| args.model.open(&args.model.path(Global { quiet: true, ..global })?, device);
     layers::run(&args.ranks, &args.model, global, open, |team, global| measure(args, global, team))
 }
 

@@ -47,7 +47,7 @@ fn parts(args: &PlanArgs, options: &ModelArgs, count: usize, global: Global) -> 
     let (device, dtype) = (options.device()?, options.dtype()?);
     let path = options.path(global)?;
     let unreadable = |e| model::unreadable(&path, e);
-    let weights = model::open(&path, &device.dry_run())?;
+    let weights = options.open(&path, &device.dry_run())?;
     let stages = LayerStages::of(&weights, count).map_err(unreadable)?;
     let shape = models::load(&weights, dtype).map_err(unreadable)?.shape();
     let context = context_of(args.ctx, 4096, &shape, global)?;
@@ -86,7 +86,7 @@ pub fn run(args: &PlanArgs, global: Global) -> Result<(), Failure> {
     }
     let (device, dtype) = (options.device()?, options.dtype()?);
     let path = options.path(global)?;
-    let weights = || model::open(&path, &device);
+    let weights = || options.open(&path, &device);
     let shape = models::load(&weights()?.on(&device.dry_run()), dtype).map_err(|e| model::unreadable(&path, e))?.shape();
     let context = context_of(args.ctx, 4096, &shape, global)?;
     let prompt = args.prompt.unwrap_or(512.min(context.saturating_sub(1)).max(1));

@@ -1,6 +1,6 @@
 //! `tl transcribe`: speech to text with Whisper.
 
-use crate::model::{self, ModelArgs, texts, unreadable};
+use crate::model::{ModelArgs, texts, unreadable};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::{Args, ValueEnum};
@@ -108,7 +108,7 @@ pub fn run(args: &TranscribeArgs, global: Global) -> Result<(), Failure> {
     }
     let path = args.model.path(global)?;
     let device = args.model.device()?;
-    let weights = model::open(&path, &device)?;
+    let weights = args.model.open(&path, &device)?;
     let model = Seq2Seq::load(&weights, args.model.dtype()?).map_err(|e| unreadable(&path, e))?;
     let (tokenizer, _) = texts(&weights, &path)?;
     let folder = if path.is_dir() { &*path } else { path.parent().unwrap_or(Path::new(".")) };

@@ -22,6 +22,8 @@ pub struct Weights {
     /// The file that has the settings.
     file: String,
     device: Device,
+    /// Whether what is multiplied by weights in bf16 is rounded to bf16.
+    rounds: bool,
 }
 
 enum WeightSource {
@@ -40,7 +42,12 @@ impl Weights {
         let meta = std::fs::metadata(path).map_err(|e| TensorError::io(path, e))?;
         let hub = meta.is_dir() || path.extension().is_some_and(|e| e == "safetensors" || e == "json");
         if !hub {
-            return Ok(Weights { source: WeightSource::Gguf(Gguf::open(path)?), file: path.display().to_string(), device: device.clone() });
+            return Ok(Weights {
+                source: WeightSource::Gguf(Gguf::open(path)?),
+                file: path.display().to_string(),
+                device: device.clone(),
+                rounds: false,
+            });
         }
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
         let file = folder.join("config.json");
@@ -50,17 +57,28 @@ impl Weights {
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
         let quantized = Quantized::of(&config, &files);
-        Ok(Weights { source: WeightSource::Hub { files, config, quantized }, file: file.display().to_string(), device: device.clone() })
+        Ok(Weights {
+            source: WeightSource::Hub { files, config, quantized },
+            file: file.display().to_string(),
+            device: device.clone(),
+            rounds: false,
+        })
     }
 
     /// Weights of an opened GGUF file.
     pub fn from_gguf(gguf: Gguf, device: &Device) -> Weights {
-        Weights { source: WeightSource::Gguf(gguf), file: "the GGUF file".into(), device: device.clone() }
+        Weights { source: WeightSource::Gguf(gguf), file: "the GGUF file".into(), device: device.clone(), rounds: false }
     }
 
     /// These weights on another device.
     pub fn on(self, device: &Device) -> Weights {
         Weights { device: device.clone(), ..self }
+    }
+
+    /// Has what linear layers multiply by weights in bf16 rounded to bf16 first (not their sums, nor anything between layers), as llama.cpp does. A
+    /// processor that multiplies pairs of bf16 reads prompts faster so. Activations in f16 and other weights stay as they are.
+    pub fn round_activations(self, on: bool) -> Weights {
+        Weights { rounds: on, ..self }
     }
 
     /// The GGUF file, if it is one.
@@ -459,7 +477,13 @@ impl<'a> Tensors<'a> {
         };
         // Files keep biases in f32; what they are added to is of `dtype`.
         let bias = bias.map(|b| evaluated(self.keep(&bias_name, b).cast(self.dtype)?)).transpose()?;
-        Ok(Projection { file_rows, ..Projection::new(weight, bias) })
+        Ok(Projection { file_rows, ..self.projection(weight, bias) })
+    }
+
+    /// A layer that rounds what it reads where that is wanted.
+    fn projection(&self, weight: Tensor, bias: Option<Tensor>) -> Projection {
+        let rounds = self.weights.rounds && self.dtype == DType::F32 && weight.dtype() == DType::BF16;
+        Projection { rounds, ..Projection::new(weight, bias) }
     }
 
     /// The matrices of experts `[count,outputs,inputs]` that GGUF calls `name`; a folder may have a tensor for each.
@@ -558,14 +582,14 @@ impl<'a> Tensors<'a> {
             // Files that repeat the embedding here are as common as files where it is another matrix.
             let weight = self.tensor("output.weight", &[*vocab, *width])?;
             let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
-            return Ok(Projection::new(weight, bias));
+            return Ok(self.projection(weight, bias));
         }
         if !tied {
             let message = format!("`tie_word_embeddings` is false, and there is no tensor `{}`", self.stored("output.weight"));
             return Err(self.settings.wrong(message));
         }
         let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
-        Ok(Projection::new(embedding.clone(), bias))
+        Ok(self.projection(embedding.clone(), bias))
     }
 
     /// Counts what was asked for here as asked for there.

@@ -374,7 +374,7 @@ impl Models {
 impl Entry {
     fn new(args: &ServeArgs, name: Option<String>, global: Global) -> Result<Entry, Failure> {
         let (device, dtype, adapter) = (args.device.clone(), args.dtype.clone(), args.adapter.clone());
-        let args_of = ModelArgs { model: name.clone(), device, dtype, adapter, yes: args.yes };
+        let args_of = ModelArgs { model: name.clone(), device, dtype, adapter, yes: args.yes, activations: args.activations.clone() };
         let path = args_of.path(global)?;
         let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let given = name.unwrap_or(model::DEFAULT.into());

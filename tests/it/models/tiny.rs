@@ -157,6 +157,20 @@ fn it_survives_other_types() {
         let now = loss(&*other);
         assert!((now - own).abs() <= nats, "{dtype}: {now} nats, not {own}");
     }
+    // With weights in bf16, what they are multiplied by may be rounded to bf16 too.
+    let file = folder.join("rounded.gguf");
+    write_gguf(&Weights::open(FILE, &cpu).unwrap(), DType::BF16, |_, _| Ok(()), &file).unwrap();
+    let [plain, rounded] = [false, true].map(|on| {
+        let weights = Weights::open(&file, &cpu).unwrap().round_activations(on);
+        models::load(&weights, Some(DType::F32)).unwrap()
+    });
+    let (want, got) = (whole(&*plain, &[&ids], &cpu), whole(&*rounded, &[&ids], &cpu));
+    near("rounded", &got, &want, 0.05, &cpu);
+    assert_ne!(got, want);
+    assert!((loss(&*rounded) - loss(&*plain)).abs() < 0.002);
+    // Weights of other types have nothing rounded.
+    let same = models::load(&Weights::open(FILE, &cpu).unwrap().round_activations(true), Some(DType::F32)).unwrap();
+    assert_eq!(whole(&*same, &[&ids], &cpu), whole(&*model, &[&ids], &cpu));
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Products of matrices against plain loops in f64: on the CPU every edge of a tile, every order of operands, the same bits each time; on a GPU what
 //! results are combined with on their way.
 
-use crate::common::gpu;
+use crate::common::{devices, gpu};
 use tensorlogic::quant;
 use tensorlogic::{DType, Device, Rng, Tensor};
 
@@ -104,6 +104,39 @@ fn long_sums_and_batches() {
     check((5, 20, 40, 64, DType::F32, DType::F32));
     check((1, 12, 600, 1024, DType::F32, DType::F32));
     check((1, 600, 12, 1024, DType::F32, DType::F32));
+}
+
+/// A left side in f32 that is rounded to bf16 on its way, alone or behind other work, and a right side in bf16.
+fn check_rounded(device: &Device, [m, n, k]: [usize; 3], flipped: bool) {
+    let what = format!("[{m},{k}]·[{k},{n}], {flipped}, on {}", device.name());
+    let (a, w) = (random(&[m, k], DType::F32, 1, device), random(&[n, k], DType::BF16, 2, device));
+    for more in [false, true] {
+        let a = if more { a.mul(1.5).unwrap().relu().unwrap() } else { a.clone() };
+        let rounded = a.cast(DType::BF16).unwrap().cast(DType::F32).unwrap();
+        let y = match flipped {
+            true => w.matmul(&rounded.t().unwrap()).unwrap().t().unwrap(),
+            false => rounded.matmul(&w.t().unwrap()).unwrap(),
+        };
+        assert_eq!(y.dtype(), DType::F32);
+        let (x, w) = (values(&rounded), values(&w));
+        assert!(x.iter().all(|&v| v == f64::from(half::bf16::from_f64(v))), "{what}");
+        for (i, got) in values(&y).into_iter().enumerate() {
+            let products = (0..k).map(|j| x[i / n * k + j] * w[i % n * k + j]);
+            let (want, size) = products.fold((0.0, 0.0), |(sum, size), p| (sum + p, size + p.abs()));
+            assert!((got - want).abs() <= 4e-6 * size + 1e-7, "{what}, {more}: element {i} is {got}, not {want}");
+        }
+    }
+}
+
+#[test]
+fn rounded_operands() {
+    for device in devices() {
+        let sizes = [[40, 70, 128], [33, 17, 129], [7, 300, 64], [100, 48, 1], [14, 32, 2500]];
+        for (n, sizes) in sizes.into_iter().take(if device.is_cpu() { 5 } else { 2 }).enumerate() {
+            check_rounded(&device, sizes, n % 2 == 1);
+            check_rounded(&device, sizes, n % 2 == 0);
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
 
 use super::tile::{GAP, InPlace, MAX_K_STEPS, Stored};
+use crate::backends::cpu::span::to_bf16;
 use crate::backends::cpu::{dot, path, transpose};
 use crate::dtype::DType;
-use crate::plan::{Buf, Task, Value};
+use crate::plan::{Buf, Load, Task, Value};
+use crate::scalar::Prim;
 use core::arch::x86_64::*;
 
 /// Rows that are packed together before they are transposed.
@@ -18,6 +20,19 @@ pub(super) struct Side<'a> {
     pub rows: usize,
     k: usize,
     plain: Option<Plain>,
+    /// Whether it is computed in f32 and rounded to bf16 in the end.
+    rounded: bool,
+}
+
+/// Numbers that are computed together, to be packed as bf16.
+const ROUNDED_TOGETHER: usize = 1024;
+
+/// Whether what a load computes is f32 that was rounded to bf16 last.
+fn is_rounded(load: &Load) -> bool {
+    let [.., rounded, widened] = &load.program.insts[..] else { return false };
+    let casts = rounded.op == Prim::Cast && widened.op == Prim::Cast;
+    let widens = widened.args[0] as usize + 2 == load.program.insts.len();
+    casts && widens && rounded.dtype == DType::BF16 && widened.dtype == DType::F32
 }
 
 /// The form of packed panels.
@@ -67,12 +82,14 @@ impl<'a> Side<'a> {
             let ptr = raw.ptr.wrapping_add(raw.offset / block * size).cast_const();
             Some(Plain { dtype: source.dtype, ptr, batch: st[0], row: one(1, st[1]), col: one(2, st[2]) })
         };
-        Side { task, load, rows: operand.shape[1], k: operand.shape[2], plain: plain() }
+        let plain = plain();
+        let rounded = plain.is_none() && is_rounded(operand);
+        Side { task, load, rows: operand.shape[1], k: operand.shape[2], plain, rounded }
     }
 
     /// Whether rows and panels of bf16 pairs can be made.
     pub(super) fn has_pairs(&self) -> bool {
-        self.plain.is_some_and(|p| p.dtype == DType::BF16 && (p.col == 1 || p.row == 1))
+        self.rounded || self.plain.is_some_and(|p| p.dtype == DType::BF16 && (p.col == 1 || p.row == 1))
     }
 
     /// What it costs to pack rows, and to pack panels, per number, in the time of copying one.
@@ -146,6 +163,21 @@ impl<'a> Side<'a> {
                     }
                     if k % 2 == 1 {
                         (0..count).for_each(|r| *out.add(r * row + k) = 0);
+                    }
+                }
+                None if pairs => {
+                    let (k0, k) = (2 * from, (2 * steps).min(self.k - 2 * from));
+                    let mut values = [0f32; ROUNDED_TOGETHER];
+                    for r in 0..count {
+                        let (begin, out) = ((batch * self.rows + first + r) * self.k + k0, out.add(r * row).cast::<u16>());
+                        for at in (0..k).step_by(ROUNDED_TOGETHER) {
+                            let values = &mut values[..ROUNDED_TOGETHER.min(k - at)];
+                            self.task.load(self.load, begin + at, f32::slice_mut(values));
+                            to_bf16(values, std::slice::from_raw_parts_mut(out.add(at), values.len()));
+                        }
+                        if k % 2 == 1 {
+                            *out.add(k) = 0;
+                        }
                     }
                 }
                 Some(p) if p.dtype == DType::F32 && p.col == 1 => {
