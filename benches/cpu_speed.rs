@@ -446,6 +446,9 @@ fn small_additions(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
+/// The row of a prompt whose activations are rounded to bf16 before each product with weights in bf16, as llama.cpp does.
+const ROUNDED: &str = "gpt2 bf16 rounded";
+
 /// What a model's rows are held to: when writing, and when reading a prompt.
 type Rows = (&'static str, PathBuf, Option<[Bound; 2]>, Option<[Bound; 2]>);
 
@@ -468,6 +471,10 @@ fn language(b: &mut Bench) -> Result<()> {
             gpt2::make(&folder, dtype)?;
         }
     }
+    rows.push((ROUNDED, gpt2::path(&folder, DType::BF16), None, Some([of_peer(1.2), of_peer(2.0)])));
+    if b.wants(&format!("prompt {ROUNDED}")) {
+        gpt2::make(&folder, DType::BF16)?;
+    }
     for (name, path, decode, prompt) in rows {
         let [decoding, prompting] = [format!("decode {name}"), format!("prompt {name}")];
         let [decode, prompt] = [decode.filter(|_| b.wants(&decoding)), prompt.filter(|_| b.wants(&prompting))];
@@ -478,7 +485,7 @@ fn language(b: &mut Bench) -> Result<()> {
             println!("no rows of {name}: {} is not there", path.display());
             continue;
         }
-        let mut model = models::load(&Weights::open(&path, &b.device)?, None)?;
+        let mut model = models::load(&Weights::open(&path, &b.device)?.round_activations(name == ROUNDED), None)?;
         let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
         if let Some(bounds) = decode {
             let own = || write(&*model, &Device::cpu());

@@ -1,6 +1,8 @@
 //! A lazy, fusing tensor engine for GPUs and CPUs, with language models on top.
 #![doc = include_str!("../README.md")]
 #![warn(clippy::missing_errors_doc)]
+// A library says nothing on its own account: events and errors carry what there is to say.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod dtype;
 pub mod error;

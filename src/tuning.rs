@@ -469,6 +469,18 @@ impl Tuning {
                 return wrong(format!("gemm.tiles[{i}].bk is {}; want a multiple of 16", tile.bk));
             }
         }
+        let AttentionTuning { elements, elements_queries, elements_keys, .. } = &self.attention;
+        for (name, tiles) in [("elements", elements), ("elements_queries", elements_queries), ("elements_keys", elements_keys)] {
+            for (i, tile) in tiles.iter().enumerate().filter(|(_, t)| t.subgroups > 0) {
+                let (columns, counts) = (tile.columns, [("subgroups", tile.subgroups, 32), ("fragments", tile.fragments, 16)]);
+                if let Some((field, value, limit)) = counts.into_iter().find(|&(_, n, limit)| n == 0 || n > limit) {
+                    return wrong(format!("attention.{name}[{i}].{field} is {value}; want 1 to {limit}"));
+                }
+                if columns == 0 || columns > 1024 || !columns.is_multiple_of(8) {
+                    return wrong(format!("attention.{name}[{i}].columns is {columns}; want a multiple of 8 up to 1024"));
+                }
+            }
+        }
         let tile_times = self.gemm.tiles.iter().flat_map(|t| t.busy_us.iter().chain([&t.alone_us]));
         let times = tile_times.chain(&self.gemm.split_us).chain([&self.gemm.store_us]);
         if let Some(t) = times.into_iter().find(|t| !(0.0..=1e9).contains(*t)) {

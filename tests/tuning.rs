@@ -6,7 +6,7 @@ mod common;
 use tensorlogic::backends::Bytes;
 use tensorlogic::eval::eval_all;
 use tensorlogic::ops::attention::AttentionOptions;
-use tensorlogic::tuning::Tuning;
+use tensorlogic::tuning::{ElementTile, Tuning};
 use tensorlogic::{DType, Device, Tensor, TensorResult, quant};
 
 /// Numbers in -1..1 that f16 has exactly.
@@ -118,7 +118,29 @@ fn products(gpu: &Gpu) -> TensorResult<()> {
     Ok(())
 }
 
-/// Attention of few and of many queries.
+/// The gradients of queries, keys and values of the same attention, where the result's gradient is `g`.
+fn attention_gradients(q: &[f32], k: &[f32], v: &[f32], g: &[f32], [heads, t, s, d]: [usize; 4]) -> [Vec<f64>; 3] {
+    let mut out = [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]];
+    let scale = 1.0 / (d as f64).sqrt();
+    for (h, i) in (0..heads).flat_map(|h| (0..t).map(move |i| (h, i))) {
+        let (row, seen) = ((h * t + i) * d, s - t + i + 1);
+        let keys = h * s * d..(h * s + seen) * d;
+        let p = softmax(&product(&q[row..][..d], &k[keys.clone()], d).iter().map(|x| x * scale).collect::<Vec<f64>>());
+        let of_p = product(&g[row..][..d], &v[keys], d);
+        let mean: f64 = p.iter().zip(&of_p).map(|(p, g)| p * g).sum();
+        for (j, p) in p.iter().enumerate() {
+            let (slope, key) = (scale * p * (of_p[j] - mean), (h * s + j) * d);
+            for c in 0..d {
+                out[0][row + c] += slope * k[key + c] as f64;
+                out[1][key + c] += slope * q[row + c] as f64;
+                out[2][key + c] += p * g[row + c] as f64;
+            }
+        }
+    }
+    out
+}
+
+/// Attention of few and of many queries, with its gradients.
 fn attentions(gpu: &Gpu) -> TensorResult<()> {
     for (dtype, tolerance) in DTYPES {
         for (heads, queries, keys, d) in [(4, 1, 700, 64), (2, 3, 50, 32), (2, 75, 75, 32)] {
@@ -128,6 +150,19 @@ fn attentions(gpu: &Gpu) -> TensorResult<()> {
             let options = AttentionOptions { causal: true, ..Default::default() };
             let got = t(queries, 6)?.attention(&t(keys, 7)?, &t(keys, 8)?, None, &options)?;
             gpu.same(&format!("{dtype} attention of {queries} queries over {keys} keys"), got, &want, tolerance)?;
+        }
+        for (heads, tokens, d) in [(2, 75, 32), (1, 40, 80)] {
+            let v = |seed| noise(heads * tokens * d, seed);
+            let want = attention_gradients(&v(6), &v(7), &v(8), &v(9), [heads, tokens, tokens, d]);
+            let t = |seed| gpu.tensor(&[1, heads, tokens, d], seed, dtype);
+            let inputs = [t(6)?.requires_grad()?, t(7)?.requires_grad()?, t(8)?.requires_grad()?];
+            let options = AttentionOptions { causal: true, ..Default::default() };
+            let y = inputs[0].attention(&inputs[1], &inputs[2], None, &options)?;
+            y.mul(&t(9)?)?.sum_all()?.backward()?;
+            for ((input, want), name) in inputs.iter().zip(&want).zip(["queries", "keys", "values"]) {
+                let got = input.grad().expect("it has one");
+                gpu.same(&format!("{dtype} gradient of {name}, {tokens} tokens of {d}"), got, want, 3.0 * tolerance)?;
+            }
         }
     }
     Ok(())
@@ -268,6 +303,18 @@ fn with_one_tile_or_none_results_are_right() {
 }
 
 #[test]
+fn with_any_tiles_of_elements_results_are_right() {
+    for (n, tile) in [(0, 1, 8), (32, 16, 1024), (1, 1, 8), (2, 3, 40)].into_iter().enumerate() {
+        let tile = ElementTile::new(tile.0, tile.1, tile.2);
+        let table = with(&format!("tiles of elements {n}"), |t| {
+            let tiles = &mut t.attention;
+            (tiles.elements, tiles.elements_queries, tiles.elements_keys) = ([tile; 2], [tile; 2], [tile; 2]);
+        });
+        check(table, &[attentions]);
+    }
+}
+
+#[test]
 fn absurd_tables_are_refused_by_name() {
     let Some(device) = common::selector() else { return };
     let refused = |change: fn(&mut Tuning), says: &str| {
@@ -281,6 +328,12 @@ fn absurd_tables_are_refused_by_name() {
     refused(|t| t.gemm.tiles[0].busy_us[3] = f64::NAN, "a time of gemm is NaN");
     refused(|t| t.gemm.store_us = -1.0, "a time of gemm is -1");
     refused(|t| t.attention.split_bytes = 0, "attention.split_bytes is 0");
+    // The kernel's sizes are products of these numbers.
+    refused(|t| t.attention.elements[0].subgroups = 1 << 31, "attention.elements[0].subgroups is 2147483648; want 1 to 32");
+    refused(|t| t.attention.elements_queries[1] = ElementTile::new(4, 0, 64), "attention.elements_queries[1].fragments is 0; want 1 to 16");
+    let columns = "attention.elements_keys[1].columns is 268435456; want a multiple of 8 up to 1024";
+    refused(|t| t.attention.elements_keys[1] = ElementTile::new(4, 1, 1 << 28), columns);
+    refused(|t| t.attention.elements_keys[0] = ElementTile::new(4, 1, 36), "columns is 36");
     refused(|t| t.reduce.arg_split_elements = 0, "reduce.arg_split_elements is 0");
     refused(|t| t.submit.max_steps = 0, "submit.max_steps is 0");
 }

@@ -1,7 +1,8 @@
 //! What a user sees of a running command: its log, its profile, its metrics and its problems.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny/tiny.gguf");
 
@@ -74,6 +75,24 @@ fn a_log_file_holds_one_json_object_a_line() {
 fn profiles_of_steps_are_written() {
     let folder = temporary("profile");
     generate(&["--profile", folder.to_str().unwrap()], |_| {});
+    check_profile(&folder);
+
+    // So do training steps.
+    let place = temporary("profile-train");
+    std::fs::create_dir_all(&place).unwrap();
+    let text = place.join("text.txt");
+    std::fs::write(&text, "the quick brown fox jumps over the lazy dog. ".repeat(40)).unwrap();
+    let shape = "--layers 1 --heads 2 --width 16 --context 16 --batch 4 --steps 30 --eval-every 0 --quiet";
+    let mut train = tl(&["train", text.to_str().unwrap(), "-o", place.join("run").to_str().unwrap()]);
+    let output = train.args(shape.split(' ')).args(["--profile", folder.to_str().unwrap()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    check_profile(&folder);
+    std::fs::remove_dir_all(&place).unwrap();
+}
+
+/// Two cycles, each with a table and a trace of memory, the device and the host; the folder is removed.
+#[track_caller]
+fn check_profile(folder: &Path) {
     for name in ["trace-0.json", "table-0.txt", "trace-1.json", "table-1.txt"] {
         assert!(folder.join(name).exists(), "{name}");
     }
@@ -82,7 +101,46 @@ fn profiles_of_steps_are_written() {
     for (ph, name) in [("C", "memory in use"), ("X", "run")] {
         assert!(events.iter().any(|e| e["ph"] == ph && e["name"] == name), "{name}");
     }
-    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A program that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn top_shows_a_running_program() {
+    let file = temporary("running.json");
+    // More than a test lasts; it ends with the test.
+    let mut command = tl(&["bench", "decode", "-m", MODEL, "-p", "8", "-n", "200", "-r", "1000000"]);
+    command.env("TL_METRICS", &file).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = Running(command.spawn().unwrap());
+    let start = Instant::now();
+    // The first look may come before a program has written anything, or tokens.
+    let row = loop {
+        let top = tl(&["top", "--json", file.to_str().unwrap()]).output().unwrap();
+        let rows = serde_json::from_slice::<serde_json::Value>(&top.stdout).unwrap_or_default();
+        if rows[0]["tokens_per_s"].as_f64() > Some(0.0) {
+            break rows[0].clone();
+        }
+        let ended = running.0.try_wait().unwrap();
+        assert!(ended.is_none() && start.elapsed() < Duration::from_secs(60), "{rows} {ended:?}");
+    };
+    assert_eq!((&row["ended"], &row["pid"]), (&false.into(), &running.0.id().into()), "{row}");
+    let busy = row["metrics"]["utilization"].as_f64();
+    assert!(busy > Some(0.0) && busy <= Some(1.0), "{row}");
+    assert!(row["evaluations_per_s"].as_f64() > Some(0.0) && row["metrics"]["pool_in_use_bytes"].as_f64() > Some(0.0), "{row}");
+    let text = tl(&["top", "--once", file.to_str().unwrap()]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("cpu (") && !text.contains("(ended)"), "{text}");
+    drop(running);
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

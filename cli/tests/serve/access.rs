@@ -47,7 +47,9 @@ fn each_request_has_a_line() {
 
     // A line is written when the server is done with a request, which may be after the client has all of the answer.
     let lines = requests(&file, 8);
-    let line = |id: &str| lines.iter().find(|l| l["id"].as_str().is_some_and(|own| own.starts_with(id))).unwrap_or_else(|| panic!("{id}: {lines:?}"));
+    let line = |id: &str| {
+        lines.iter().find(|l| l["id"].as_str().is_some_and(|own| own.starts_with(id))).unwrap_or_else(|| panic!("{id}: {lines:?}"))
+    };
     let of = |id: &str, fields: &[&str]| fields.iter().map(|f| line(id)[f].clone()).collect::<Value>();
     assert_eq!(of("health", &["route", "method", "status", "client"]), json!(["/health", "GET", 200, null]));
     let took = ["route", "status", "client", "answers", "tokens", "finish"];

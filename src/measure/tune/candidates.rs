@@ -47,6 +47,19 @@ const SET: [(TuningGroup, &str, Number, &[usize]); 4] = [
     (Unpack, "unpack.min_rows_large", |t| &mut t.unpack.min_rows_large, &[9, 32, 64]),
 ];
 
+/// Tiles of attention or of its gradients, of narrow and of wide heads.
+type Tiles = fn(&mut Tuning) -> &mut [ElementTile; 2];
+
+/// Tiles whose scores stay in the elements of matrices.
+const ELEMENT_TILES: [(&str, Tiles, usize); 6] = [
+    ("attention.elements[0]", |t| &mut t.attention.elements, 0),
+    ("attention.elements[1]", |t| &mut t.attention.elements, 1),
+    ("attention.elements_queries[0]", |t| &mut t.attention.elements_queries, 0),
+    ("attention.elements_queries[1]", |t| &mut t.attention.elements_queries, 1),
+    ("attention.elements_keys[0]", |t| &mut t.attention.elements_keys, 0),
+    ("attention.elements_keys[1]", |t| &mut t.attention.elements_keys, 1),
+];
+
 /// What may be changed in the class's table; `fitted` are tables with other costs of tiles.
 pub(super) fn candidates(class: &Tuning, fitted: Vec<(String, Tuning)>) -> Vec<Candidate> {
     let mut all: Vec<Candidate> = fitted
@@ -65,10 +78,13 @@ pub(super) fn candidates(class: &Tuning, fitted: Vec<(String, Tuning)>) -> Vec<C
         let apply = Box::new(move |t: &mut Tuning| t.map.multi_quad_elements = scaled);
         all.push(Candidate { group: Map, field: "map.multi_quad_elements", value: format!("{scaled:?}"), apply });
     }
-    let tiles = [(4, 1, 32), (4, 2, 32), (8, 1, 32), (8, 1, 64)].map(|(s, f, c)| ElementTile::new(s, f, c));
-    for (n, field) in ["attention.elements[0]", "attention.elements[1]"].into_iter().enumerate() {
-        for tile in tiles.into_iter().filter(|t| *t != class.attention.elements[n]) {
-            let apply = Box::new(move |t: &mut Tuning| t.attention.elements[n] = tile);
+    let elements = !class.gemm.elements;
+    let apply = Box::new(move |t: &mut Tuning| t.gemm.elements = elements);
+    all.push(Candidate { group: Gemm, field: "gemm.elements", value: elements.to_string(), apply });
+    let shapes = [(4, 1, 32), (4, 2, 32), (4, 1, 64), (8, 1, 32), (8, 1, 64)].map(|(s, f, c)| ElementTile::new(s, f, c));
+    for (field, tiles, n) in ELEMENT_TILES {
+        for tile in shapes.into_iter().filter(|t| *t != tiles(&mut class.clone())[n]) {
+            let apply = Box::new(move |t: &mut Tuning| tiles(t)[n] = tile);
             all.push(Candidate { group: Attention, field, value: tile.to_string(), apply });
         }
     }

@@ -1,5 +1,6 @@
 //! What `tl tune` measures: products, attention, reductions, kernels over rows, unpacking and elementwise work at the shapes of models.
 
+use crate::autograd::{GradOptions, grad};
 use crate::backends::Bytes;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -157,6 +158,21 @@ pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype:
     TuneCase { group: TuningGroup::Attention, name, work, make: Box::new(make) }
 }
 
+/// The gradients of queries, keys and values of causal attention, with the attention that they need.
+fn attention_gradients([batch, heads, kv, queries, keys, d]: [usize; 6], dtype: DType) -> TuneCase {
+    let make = move |device: &Device| -> TensorResult<Run> {
+        let input = |heads, n, seed| random(&[batch, heads, n, d], dtype, seed, device)?.requires_grad();
+        let (q, k, v) = (input(heads, queries, 1)?, input(kv, keys, 2)?, input(kv, keys, 3)?);
+        let options = AttentionOptions { causal: true, ..Default::default() };
+        Ok(Box::new(move || grad(&[&q.attention(&k, &v, None, &options)?], &[&q, &k, &v], &GradOptions::default())))
+    };
+    // The backward pass has five products where attention has two.
+    let operations = 3.5 * 4.0 * (batch * heads * queries * keys * d) as f64;
+    let work = operations + OPERATIONS_OF_A_BYTE * (12 * batch * kv * keys * d) as f64;
+    let name = format!("gradients of attention of {batch}×{heads}/{kv} heads of {d}, {queries} queries, {keys} keys");
+    TuneCase { group: TuningGroup::Attention, name, work, make: Box::new(make) }
+}
+
 /// One operation on `x` of this shape.
 pub(super) fn unary(
     group: TuningGroup,
@@ -225,6 +241,10 @@ pub(super) fn cases(small: bool) -> Vec<TuneCase> {
     ] {
         let (queries, keys) = if small { (queries.min(48), keys.min(256)) } else { (queries, keys) };
         all.push(attention([batch.min(if small { 2 } else { 8 }), heads, kv, queries, keys, d], DType::F16));
+    }
+    for [heads, tokens, d] in [[12, 1024, 64], [16, 2048, 128]] {
+        let tokens = if small { 64 } else { tokens };
+        all.push(attention_gradients([1, heads, heads, tokens, tokens, d], DType::F16));
     }
     for shape in [[1, 1 << 20], [64, 65_536], [4096, 1024], [16, 4096]] {
         let shape = [rows(shape[0]), shrink(shape[1])];

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod buffer_orders;
+mod documented;
 mod examples;
 mod function_length;
 mod glossary;
