@@ -75,8 +75,8 @@ impl Weights {
         Weights { device: device.clone(), ..self }
     }
 
-    /// Has what linear layers multiply by weights in bf16 rounded to bf16 first (not their sums, nor anything between layers), as llama.cpp does. A
-    /// processor that multiplies pairs of bf16 reads prompts faster so. Activations in f16 and other weights stay as they are.
+    /// Has what linear layers multiply by weights in bf16 rounded to bf16 first (not their sums, nor anything between layers), as llama.cpp does,
+    /// so that a processor with instructions for pairs of bf16 can multiply by them. Activations in f16 and other weights stay as they are.
     pub fn round_activations(self, on: bool) -> Weights {
         Weights { rounds: on, ..self }
     }

@@ -122,7 +122,7 @@ pub struct ServeArgs {
     /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
     #[arg(long)]
     dtype: Option<String>,
-    /// Round what is multiplied by weights in bf16 to bf16 too, as llama.cpp does: faster prompts where the CPU multiplies bf16
+    /// Round what is multiplied by weights in bf16 to bf16 too, as llama.cpp does: meant for prompts on CPUs that multiply bf16
     #[arg(long, value_name = "TYPE", value_parser = ["bf16"])]
     activations: Option<String>,
     /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Functions without an example: what they need cannot be had in one.
-const WITHOUT_EXAMPLE: [&str; 0] = [];
+/// Functions without an example: they exist on Apple's systems only, where no example has been compiled.
+const WITHOUT_EXAMPLE: [&str; 5] =
+    ["NativeMetal::open", "NativeMetal::open_with", "NativeMetal::prepare", "NativeMetal::alloc_as", "NativeMetal::write"];
 
 /// The modules of the library: those that users reach by their path, and the names that such modules re-export from others.
 #[derive(Default)]
@@ -68,7 +69,7 @@ fn fallible(text: &str, reached: impl Fn(Option<&str>, &str) -> bool) -> Vec<(St
         let Some(rest) = line.trim_start().strip_prefix("pub ") else { continue };
         let rest = ["const ", "async ", "unsafe "].iter().fold(rest, |r, word| r.strip_prefix(word).unwrap_or(r));
         let Some(name) = rest.strip_prefix("fn ").and_then(|r| words(r).next()) else { continue };
-        let ends = (n..lines.len()).find(|&end| lines[end].contains(['{', ';'])).unwrap_or(n);
+        let ends = (n..lines.len()).find(|&end| lines[end].contains('{') || lines[end].ends_with(';')).unwrap_or(n);
         let signature = lines[n..=ends].concat();
         let begins =
             (0..n).rev().take_while(|&k| lines[k].trim_start().starts_with("///") || lines[k].trim_start().starts_with("#[")).last();
@@ -114,7 +115,9 @@ fn every_function_that_can_fail_has_an_example() {
         };
         for (name, doc) in fallible(&text, reached) {
             count += 1;
-            if !doc.contains("```") && !WITHOUT_EXAMPLE.contains(&name.as_str()) {
+            let example = doc.contains("```");
+            assert!(!example || !WITHOUT_EXAMPLE.contains(&name.as_str()), "{name} has an example: take it off the list");
+            if !example && !WITHOUT_EXAMPLE.contains(&name.as_str()) {
                 without.push(format!("{} {name}", file.strip_prefix(&source).unwrap().display()));
             }
         }
