@@ -38,6 +38,18 @@ pub struct GradOptions {
 ///
 /// # Errors
 /// If an output is not tracked, or an input does not contribute (unless [`GradOptions::allow_unused`] is set).
+///
+/// ```
+/// use tensorlogic::autograd::{GradOptions, grad};
+/// use tensorlogic::prelude::*;
+/// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?.requires_grad()?;
+/// let squares = x.square()?;
+/// let y = squares.mul(3.0)?.sum_all()?;
+/// let gradients = grad(&[&y], &[&x, &squares], &GradOptions::default())?;
+/// assert_eq!(gradients[0].to_vec()?, [6.0, 12.0]); // of 3x²: 6x
+/// assert_eq!(gradients[1].to_vec()?, [3.0, 3.0]); // an intermediate value has one, too
+/// # Ok::<(), TensorError>(())
+/// ```
 #[track_caller]
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> TensorResult<Vec<Tensor>> {
     let at = Location::caller();
@@ -219,6 +231,16 @@ fn sizes(shape: &Shape) -> SmallVec<[isize; 8]> {
 ///
 /// # Errors
 /// Those of `f`.
+///
+/// ```
+/// use tensorlogic::autograd::checkpoint;
+/// use tensorlogic::prelude::*;
+/// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?.requires_grad()?;
+/// let y = checkpoint(|inputs| inputs[0].square()?.square(), &[&x])?; // x² is not kept
+/// y.sum_all()?.backward()?;
+/// assert_eq!(x.grad().expect("collected").to_vec()?, [4.0, 32.0]); // of x⁴: 4x³
+/// # Ok::<(), TensorError>(())
+/// ```
 #[track_caller]
 pub fn checkpoint(f: impl Fn(&[Tensor]) -> TensorResult<Tensor> + Send + Sync + 'static, inputs: &[&Tensor]) -> TensorResult<Tensor> {
     let at = Location::caller();

@@ -81,6 +81,14 @@ impl Device {
     ///
     /// # Errors
     /// Those of running work on the device.
+    ///
+    /// ```no_run
+    /// let gpu = tensorlogic::Device::gpu()?;
+    /// let times = gpu.crossover()?;
+    /// assert!(times.host < times.round_trip); // the CPU is done with tiny work before the GPU is
+    /// println!("the CPU is faster up to {} elements", times.elements());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn crossover(&self) -> TensorResult<FallbackModel> {
         self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), false)
     }
@@ -89,6 +97,13 @@ impl Device {
     ///
     /// # Errors
     /// Those of running work on the device.
+    ///
+    /// ```no_run
+    /// let gpu = tensorlogic::Device::gpu()?;
+    /// let times = gpu.measure_crossover()?;
+    /// assert_eq!(gpu.crossover()?, times); // what was measured last is in force
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn measure_crossover(&self) -> TensorResult<FallbackModel> {
         self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), true)
     }

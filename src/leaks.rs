@@ -124,6 +124,14 @@ impl Scope {
     ///
     /// # Errors
     /// Those of the evaluation.
+    ///
+    /// ```standalone_crate
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let (sum, outlived) = device.scope(|s| s.keep(&Tensor::ones(&[1000], DType::F32, &device)?.sum_all()?))?;
+    /// assert_eq!((sum.item()?, outlived.len()), (1000.0, 0)); // the sum is there, and nothing else outlived the scope
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn keep(&self, tensor: &Tensor) -> TensorResult<Tensor> {
         tensor.eval()?;
         self.kept.borrow_mut().push(tensor.clone());

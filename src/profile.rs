@@ -149,6 +149,17 @@ impl Device {
     ///
     /// # Errors
     /// If this device is already being measured.
+    ///
+    /// ```standalone_crate
+    /// # use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let x = Tensor::ones(&[1000], DType::F32, &device)?;
+    /// let profiler = device.profiler()?;
+    /// assert_eq!(x.add(1.0)?.sum_all()?.item()?, 2000.0);
+    /// let profile = profiler.finish()?;
+    /// assert_eq!((profile.rows()[0].op.as_str(), profile.rows()[0].count), ("sum +1", 1)); // the addition was fused into the sum
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn profiler(&self) -> TensorResult<Profiler> {
         self.profiler_with(ProfileOptions::default())
     }
@@ -157,6 +168,19 @@ impl Device {
     ///
     /// # Errors
     /// If this device is already being measured.
+    ///
+    /// ```standalone_crate
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::profile::ProfileOptions;
+    ///
+    /// let (device, mut rng) = (Device::cpu(), Rng::new(1));
+    /// let (a, b) = (rng.normal(&[64, 64], DType::F32, &device)?, rng.normal(&[64, 64], DType::F32, &device)?);
+    /// eval_all(&[&a, &b])?;
+    /// let profiler = device.profiler_with(ProfileOptions { shapes: true, ..Default::default() })?;
+    /// a.matmul(&b)?.eval()?;
+    /// assert_eq!(profiler.finish()?.rows()[0].shapes, "[64,64]·[64,64] → [64,64]");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn profiler_with(&self, options: ProfileOptions) -> TensorResult<Profiler> {
         self.synchronize()?;
         self.backend().start_timing(Timing::Steps)?;
@@ -198,6 +222,17 @@ impl Profiler {
     ///
     /// # Errors
     /// Those of the device.
+    ///
+    /// ```standalone_crate
+    /// # use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let profiler = device.profiler()?;
+    /// assert!(device.profiler().is_err()); // one measurement at a time
+    /// Tensor::ones(&[8], DType::F32, &device)?.exp()?.eval()?;
+    /// let profile = profiler.finish()?;
+    /// assert_eq!((profile.runs(), profile.device), (1, device.name()));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn finish(mut self) -> TensorResult<Profile> {
         let runs = match self.backend.take() {
             Some(m) => {

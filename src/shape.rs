@@ -131,6 +131,15 @@ impl fmt::Debug for Shape {
 ///
 /// # Errors
 /// [`TensorError::Shape`] where there is no such dimension.
+///
+/// ```
+/// use tensorlogic::shape::dim;
+///
+/// let at = std::panic::Location::caller();
+/// assert_eq!(dim(-1, 3, "my_op", at)?, 2);
+/// assert!(dim(3, 3, "my_op", at).is_err());
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn dim(d: isize, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
     let r = rank.max(1) as isize;
     if d < -r || d >= r {

@@ -70,6 +70,15 @@ impl PipelineStrategy {
     ///
     /// # Errors
     /// [`TensorError::Config`] where it names none.
+    ///
+    /// ```
+    /// use tensorlogic::PipelineStrategy;
+    ///
+    /// let strategy = PipelineStrategy::from_env()?.unwrap_or(PipelineStrategy::LowLatency);
+    /// let named = std::env::var("TL_STRATEGY").ok().filter(|name| !name.is_empty());
+    /// assert_eq!(strategy.name(), named.unwrap_or("low-latency".into()));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_env() -> TensorResult<Option<PipelineStrategy>> {
         let value = std::env::var("TL_STRATEGY").ok().filter(|v| !v.is_empty());
         value.map(|v| v.parse().map_err(|e| TensorError::Config(format!("TL_STRATEGY: {e}")))).transpose()

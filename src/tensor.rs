@@ -602,6 +602,36 @@ impl Tensor {
     ///
     /// # Errors
     /// When the inputs are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use std::panic::Location;
+    /// use tensorlogic::layout::Layout;
+    /// use tensorlogic::tensor::{Key, Lowered, Meta, Op};
+    ///
+    /// /// The elements of two vectors in turn.
+    /// struct Interleave;
+    ///
+    /// impl Op for Interleave {
+    ///     fn name(&self) -> &'static str {
+    ///         "interleave"
+    ///     }
+    ///     fn key(&self, _: &mut Key) {}
+    ///     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+    ///         None
+    ///     }
+    ///     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+    ///         let window = |i: usize| (i, Layout::contiguous(outputs[0].shape).slice(0, i, inputs[i].shape[0], 2), None);
+    ///         Lowered::Windows { base: None, pieces: vec![window(0), window(1)] }
+    ///     }
+    /// }
+    ///
+    /// let [a, b] = [Tensor::new(&[1.0, 3.0], &Device::cpu())?, Tensor::new(&[2.0, 4.0], &Device::cpu())?];
+    /// let meta = Meta { dtype: DType::F32, shape: Shape::of(&[4]) };
+    /// let y = Tensor::op1(Interleave, [a, b].into_iter().collect(), Default::default(), meta, Location::caller())?;
+    /// assert_eq!(y.to_vec()?, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn op1(op: impl Op, inputs: Inputs, params: SmallVec<[f64; 2]>, meta: Meta, at: At) -> TensorResult<Tensor> {
         Ok(Tensor::op(Arc::new(op), inputs, params, smallvec::smallvec![meta], at)?.remove(0))
     }

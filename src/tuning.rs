@@ -414,6 +414,15 @@ impl Tuning {
     ///
     /// # Errors
     /// [`TensorError::Config`] where it is neither, or the table does not pass [`Tuning::check`]; it names the field.
+    ///
+    /// ```
+    /// use tensorlogic::tuning::Tuning;
+    ///
+    /// assert_eq!(Tuning::from_setting("nvidia")?, Tuning::nvidia());
+    /// let error = Tuning::from_setting("no-such-table").unwrap_err().to_string();
+    /// assert!(error.contains("generic, nvidia, apple, software"), "{error}");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_setting(value: &str) -> TensorResult<Tuning> {
         if let Some(table) = Tuning::named(value) {
             return Ok(table);

@@ -38,6 +38,15 @@ impl Limits {
     ///
     /// # Errors
     /// [`TensorError::Config`] for an amount that cannot be parsed.
+    ///
+    /// ```
+    /// use tensorlogic::backends::limits::{Limits, host_room};
+    /// let limits = Limits::from_environment(host_room())?;
+    /// if std::env::var_os("TL_MEM_LIMIT").is_none() {
+    ///     assert_eq!(limits.in_use, None); // the limit follows the free memory
+    /// }
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_environment(memory: Option<MemoryInfo>) -> TensorResult<Limits> {
         let total = memory.map(|r| r.total);
         let read = |name| match std::env::var(name) {
@@ -52,6 +61,15 @@ impl Limits {
 ///
 /// # Errors
 /// [`TensorError::Config`] for anything else, and for a percentage if the total is unknown.
+///
+/// ```
+/// use tensorlogic::backends::limits::amount;
+/// assert_eq!(amount("1.5GiB", None)?, Some(1536 << 20));
+/// assert_eq!(amount("75%", Some(1000))?, Some(750));
+/// assert_eq!(amount("auto", None)?, None);
+/// assert!(amount("75%", None).is_err()); // of what?
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
     let t = text.trim();
     if t.is_empty() || t.eq_ignore_ascii_case("auto") {

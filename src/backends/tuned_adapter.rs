@@ -106,6 +106,16 @@ impl TunedAdapter {
     /// # Errors
     /// Those of [`Tuning::check`]; [`TensorError::UnsupportedDevice`](crate::TensorError::UnsupportedDevice) where there is no cache folder;
     /// [`TensorError::Config`](crate::TensorError::Config) where it cannot be written: the file is then as it was.
+    ///
+    /// ```no_run
+    /// use tensorlogic::{backends::Backend, backends::gpu::GpuBackend, tuning::Tuning};
+    /// let gpu = GpuBackend::open("gpu")?;
+    /// let adapter = gpu.adapter().expect("a GPU has one");
+    /// let file = adapter.store_tuning(None, &Tuning { name: "mine".into(), ..adapter.class_tuning() })?;
+    /// println!("kept in {}", file.display());
+    /// assert_eq!(GpuBackend::open("gpu")?.info().tuning.name, "mine");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn store_tuning(&self, model: Option<&str>, table: &Tuning) -> TensorResult<PathBuf> {
         table.check()?;
         match model {

@@ -16,6 +16,14 @@ impl Images {
     ///
     /// # Errors
     /// If the numbers of pixels and classes do not fit together.
+    ///
+    /// ```
+    /// use tensorlogic::data::{Dataset, Images};
+    /// let images = Images::new(vec![0.0; 24], [3, 2, 2], vec![7, 1])?; // two images of 12 numbers
+    /// assert_eq!(images.len(), 2);
+    /// assert!(Images::new(vec![0.0; 25], [3, 2, 2], vec![7, 1]).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(pixels: Vec<f32>, shape: [usize; 3], classes: Vec<i32>) -> TensorResult<Images> {
         let size: usize = shape.iter().product();
         if size == 0 || pixels.len() != size * classes.len() {
@@ -29,6 +37,15 @@ impl Images {
     ///
     /// # Errors
     /// See [`Images::new`].
+    ///
+    /// ```
+    /// use tensorlogic::data::{Dataset, Images, Part};
+    /// let images = Images::from_bytes(&[0, 255, 51, 102], [1, 1, 2], vec![3, 8])?;
+    /// let (mut pixels, mut class) = ([0.0; 2], [0]);
+    /// images.read(1, &mut [Part::F32(&mut pixels), Part::I32(&mut class)])?;
+    /// assert_eq!((pixels, class), ([0.2, 0.4], [8])); // 51 and 102 of 255
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_bytes(bytes: &[u8], shape: [usize; 3], classes: Vec<i32>) -> TensorResult<Images> {
         Images::new(bytes.iter().map(|&b| b as f32 / 255.0).collect(), shape, classes)
     }

@@ -123,6 +123,17 @@ impl DataLoader {
     /// # Errors
     /// If the dataset has too few examples for a batch, or a field has a dtype that is none of f32, f16, i32, i64 and u8. Values of an
     /// i64 field that are no i32 are an error of the batch on GPUs, which have no i64.
+    ///
+    /// ```
+    /// use tensorlogic::data::{DataLoader, Images, LoaderOptions};
+    /// use tensorlogic::prelude::*;
+    /// let images = || Images::new(vec![0.0; 10], [1, 1, 1], vec![0; 10]);
+    /// let options = |batch| LoaderOptions { batch, ..LoaderOptions::default() };
+    /// let loader = DataLoader::new(images()?, options(4), &Device::cpu())?;
+    /// assert_eq!(loader.batches_per_epoch(), 2); // and two images are left out
+    /// assert!(DataLoader::new(images()?, options(11), &Device::cpu()).is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(dataset: impl Dataset + 'static, options: LoaderOptions, device: &Device) -> TensorResult<DataLoader> {
         let (len, fields) = (dataset.len(), dataset.fields());
         check(&fields, device)?;
@@ -179,6 +190,17 @@ impl DataLoader {
     ///
     /// # Errors
     /// None so far.
+    ///
+    /// ```
+    /// use tensorlogic::data::{DataLoader, Images, LoaderOptions, LoaderState, Order};
+    /// use tensorlogic::prelude::*;
+    /// let images = Images::new(vec![0.0; 4], [1, 1, 1], (0..4).collect())?;
+    /// let options = LoaderOptions { order: Order::Sequential, ..LoaderOptions::default() };
+    /// let mut loader = DataLoader::new(images, options, &Device::cpu())?;
+    /// loader.load_state(LoaderState { seed: 0, position: 2 })?; // two batches were given before
+    /// assert_eq!(loader.next_batch()?[1].to_vec()?, [2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn load_state(&mut self, state: LoaderState) -> TensorResult<()> {
         self.worker = None;
         self.plan.options.seed = state.seed;
@@ -190,6 +212,18 @@ impl DataLoader {
     ///
     /// # Errors
     /// Those of the dataset and of the device.
+    ///
+    /// ```
+    /// use tensorlogic::data::{DataLoader, Images, LoaderOptions, Order};
+    /// use tensorlogic::prelude::*;
+    /// let images = Images::new(vec![0.5; 4], [1, 1, 1], (0..4).collect())?;
+    /// let options = LoaderOptions { batch: 2, order: Order::Sequential, ..LoaderOptions::default() };
+    /// let mut loader = DataLoader::new(images, options, &Device::cpu())?;
+    /// let batch = loader.next_batch()?;
+    /// assert_eq!(batch[0].dims(), [2, 1, 1, 1]); // pixels
+    /// assert_eq!(batch[1].to_vec1::<i32>()?, [0, 1]); // classes
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn next_batch(&mut self) -> TensorResult<Vec<Tensor>> {
         let began = Instant::now();
         let host = self.next_on_host();
@@ -210,6 +244,18 @@ impl DataLoader {
     }
 
     /// The batches that are left of this pass over the dataset, or all of the next pass when this one is over.
+    ///
+    /// ```
+    /// use tensorlogic::data::{DataLoader, Images, LoaderOptions, Order};
+    /// use tensorlogic::prelude::*;
+    /// let images = Images::new(vec![0.0; 6], [1, 1, 1], (0..6).collect())?;
+    /// let options = LoaderOptions { batch: 2, order: Order::Sequential, ..LoaderOptions::default() };
+    /// let mut loader = DataLoader::new(images, options, &Device::cpu())?;
+    /// loader.next_batch()?; // the first of three
+    /// let left = loader.epoch_batches().map(|batch| batch?[1].to_vec()).collect::<TensorResult<Vec<_>>>()?;
+    /// assert_eq!(left, [[2.0, 3.0], [4.0, 5.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn epoch_batches(&mut self) -> impl Iterator<Item = TensorResult<Vec<Tensor>>> + '_ {
         let n = self.plan.per_epoch() - self.plan.share.before(self.position) % self.plan.per_epoch();
         (0..n).map(|_| self.next_batch())

@@ -85,6 +85,15 @@ impl PaddedTokens {
     ///
     /// # Errors
     /// When `length` is 0.
+    ///
+    /// ```
+    /// use tensorlogic::data::{Dataset, PaddedTokens, Part};
+    /// let examples = PaddedTokens::new(vec![vec![5, 6, 7], vec![8]], 2, 0, true)?; // filled up on the left
+    /// let (mut tokens, mut mask) = ([0; 2], [0; 2]);
+    /// examples.read(1, &mut [Part::I32(&mut tokens), Part::U8(&mut mask)])?;
+    /// assert_eq!((tokens, mask), ([0, 8], [0, 1]));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(rows: Vec<Vec<i32>>, length: usize, value: i32, left: bool) -> TensorResult<PaddedTokens> {
         if length == 0 {
             return Err(TensorError::Value("sequences of 0 tokens".into()));

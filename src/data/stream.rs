@@ -216,6 +216,36 @@ impl StreamLoader {
     ///
     /// # Errors
     /// If a batch or the buffer has no examples, or a field has a dtype that is none of f32, f16, i32, i64 and u8 or that the device lacks.
+    ///
+    /// ```
+    /// # use tensorlogic::data::{Field, Part, Stream, StreamLoader, StreamOptions, StreamSource};
+    /// # use tensorlogic::prelude::*;
+    /// /// The numbers from 0 to 3.
+    /// struct Numbers(i32);
+    /// # impl StreamSource for Numbers {
+    /// #     fn fields(&self) -> Vec<Field> {
+    /// #         vec![Field { dtype: DType::I32, shape: vec![] }]
+    /// #     }
+    /// #     fn open(&self, _epoch: u64) -> TensorResult<Box<dyn Stream>> {
+    /// #         Ok(Box::new(Numbers(0)))
+    /// #     }
+    /// # }
+    /// # impl Stream for Numbers {
+    /// #     fn next(&mut self, parts: &mut [Part]) -> TensorResult<bool> {
+    /// #         if let Part::I32(out) = &mut parts[0] {
+    /// #             out[0] = self.0;
+    /// #         }
+    /// #         self.0 += 1;
+    /// #         Ok(self.0 <= 4)
+    /// #     }
+    /// # }
+    /// // One example waits at a time, so that the stream's order is kept.
+    /// let options = StreamOptions { batch: 2, buffer: 1, ..StreamOptions::default() };
+    /// let mut loader = StreamLoader::new(Numbers(0), options, &Device::cpu())?;
+    /// assert_eq!(loader.next_batch()?[0].to_vec()?, [0.0, 1.0]);
+    /// assert!(StreamLoader::new(Numbers(0), StreamOptions { buffer: 0, ..options }, &Device::cpu()).is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(source: impl StreamSource + 'static, options: StreamOptions, device: &Device) -> TensorResult<StreamLoader> {
         let fields = source.fields();
         check(&fields, device)?;
@@ -255,6 +285,37 @@ impl StreamLoader {
     ///
     /// # Errors
     /// Those of the stream and of the device, and when an epoch has fewer examples than a batch. The next call begins where this one did.
+    ///
+    /// ```
+    /// # use tensorlogic::data::{Field, Part, Stream, StreamLoader, StreamOptions, StreamSource};
+    /// # use tensorlogic::prelude::*;
+    /// /// The numbers from 0 to 3.
+    /// struct Numbers(i32);
+    /// # impl StreamSource for Numbers {
+    /// #     fn fields(&self) -> Vec<Field> {
+    /// #         vec![Field { dtype: DType::I32, shape: vec![] }]
+    /// #     }
+    /// #     fn open(&self, _epoch: u64) -> TensorResult<Box<dyn Stream>> {
+    /// #         Ok(Box::new(Numbers(0)))
+    /// #     }
+    /// # }
+    /// # impl Stream for Numbers {
+    /// #     fn next(&mut self, parts: &mut [Part]) -> TensorResult<bool> {
+    /// #         if let Part::I32(out) = &mut parts[0] {
+    /// #             out[0] = self.0;
+    /// #         }
+    /// #         self.0 += 1;
+    /// #         Ok(self.0 <= 4)
+    /// #     }
+    /// # }
+    /// let options = StreamOptions { batch: 2, buffer: 1, ..StreamOptions::default() };
+    /// let mut loader = StreamLoader::new(Numbers(0), options, &Device::cpu())?;
+    /// for expected in [[0.0, 1.0], [2.0, 3.0], [0.0, 1.0]] {
+    ///     assert_eq!(loader.next_batch()?[0].to_vec()?, expected);
+    /// }
+    /// assert_eq!(loader.state().epoch, 1); // the third batch began the second epoch
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn next_batch(&mut self) -> TensorResult<Vec<Tensor>> {
         let began = Instant::now();
         let host = self.next_on_host();

@@ -35,6 +35,17 @@ impl TokenFile {
     ///
     /// # Errors
     /// If the file cannot be mapped, is shorter than its header says, or has half a token.
+    ///
+    /// ```
+    /// use tensorlogic::data::TokenFile;
+    /// let path = std::env::temp_dir().join(format!("tl-doc-tokens-open-{}", std::process::id()));
+    /// std::fs::write(&path, [1u8, 0, 255, 2])?; // as nanoGPT writes 1 and 767
+    /// let tokens = TokenFile::open(&path)?;
+    /// assert_eq!((tokens.len(), tokens.max()), (2, 767));
+    /// # drop(tokens);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> TensorResult<TokenFile> {
         let path = path.as_ref();
         let data = MappedFile::open(path)?;
@@ -73,6 +84,16 @@ impl TokenFile {
     ///
     /// # Errors
     /// The system's, and more than 2³¹ tokens.
+    ///
+    /// ```
+    /// use tensorlogic::data::TokenFile;
+    /// let path = std::env::temp_dir().join(format!("tl-doc-tokens-write-{}", std::process::id()));
+    /// TokenFile::write(&path, &[5, 70_000])?;
+    /// assert_eq!(std::fs::metadata(&path)?.len(), 1024 + 2 * 4); // 70,000 needs more than 16 bits
+    /// assert_eq!(TokenFile::open(&path)?.max(), 70_000);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write(path: impl AsRef<Path>, tokens: &[u32]) -> TensorResult<()> {
         let path = path.as_ref();
         let count = i32::try_from(tokens.len()).map_err(|_| bad(path, format!("{} tokens do not fit one file", tokens.len())))?;
@@ -106,6 +127,16 @@ impl TokenFile {
     ///
     /// # Errors
     /// If there are not that many.
+    ///
+    /// ```
+    /// use tensorlogic::data::TokenFile;
+    /// let tokens = TokenFile::from_tokens(&[3, 1, 4, 1, 5]);
+    /// let mut out = [0; 3];
+    /// tokens.read(2, &mut out)?;
+    /// assert_eq!(out, [4, 1, 5]);
+    /// assert!(tokens.read(3, &mut out).is_err()); // there are two from there on
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn read(&self, start: usize, out: &mut [i32]) -> TensorResult<()> {
         let width = if self.wide { 4 } else { 2 };
         let end = start.checked_add(out.len()).filter(|&e| e <= self.len);
@@ -144,6 +175,17 @@ impl TokenWindows {
     ///
     /// # Errors
     /// If the range does not hold one window and the token after it.
+    ///
+    /// ```
+    /// use tensorlogic::data::{Dataset, Part, TokenFile, TokenWindows};
+    /// let tokens = TokenFile::from_tokens(&[0, 1, 2, 3, 4, 5, 6]);
+    /// let windows = TokenWindows::new(tokens.into(), 0..7, 3, 3)?;
+    /// assert_eq!(windows.len(), 2);
+    /// let (mut inputs, mut targets) = ([0; 3], [0; 3]);
+    /// windows.read(1, &mut [Part::I32(&mut inputs), Part::I32(&mut targets)])?;
+    /// assert_eq!((inputs, targets), ([3, 4, 5], [4, 5, 6]));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(tokens: Arc<TokenFile>, range: Range<usize>, context: usize, stride: usize) -> TensorResult<TokenWindows> {
         let count = range.end.min(tokens.len()).saturating_sub(range.start);
         if context == 0 || stride == 0 || count <= context || range.end > tokens.len() {

@@ -23,6 +23,14 @@ impl MetalDevice {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is no Metal device.
+    ///
+    /// ```
+    /// use tensorlogic::device::MetalDevice;
+    /// match MetalDevice::new() {
+    ///     Ok(metal) => assert!(!metal.is_cpu()), // it derefs to a `Device`
+    ///     Err(e) => assert!(e.to_string().contains("Metal is not available here")),
+    /// }
+    /// ```
     pub fn new() -> TensorResult<MetalDevice> {
         match Device::open("metal") {
             Ok(d) => Ok(MetalDevice(d)),
@@ -44,6 +52,14 @@ impl GpuDevice {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is none.
+    ///
+    /// ```
+    /// use tensorlogic::device::GpuDevice;
+    /// use tensorlogic::prelude::*;
+    /// let device = GpuDevice::new().map_or_else(|_| Device::cpu(), Device::from);
+    /// assert_eq!(Tensor::new(&[1.0, 2.0], &device)?.sum_all()?.item()?, 3.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new() -> TensorResult<GpuDevice> {
         Device::gpu().map(GpuDevice)
     }
@@ -52,6 +68,15 @@ impl GpuDevice {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such GPU.
+    ///
+    /// ```
+    /// use tensorlogic::device::GpuDevice;
+    /// if let Ok(gpu) = GpuDevice::open("gpu") {
+    ///     assert!(!gpu.is_cpu());
+    /// }
+    /// let error = GpuDevice::open("cpu").unwrap_err();
+    /// assert!(error.to_string().contains("`cpu` is not the name of a GPU"));
+    /// ```
     pub fn open(name: &str) -> TensorResult<GpuDevice> {
         match name {
             "cpu" | "auto" => {
@@ -238,6 +263,16 @@ impl Device {
     ///
     /// # Errors
     /// [`TensorError::Config`] for other fractions, and if the device does not report its memory.
+    ///
+    /// ```standalone_crate
+    /// let device = tensorlogic::Device::cpu();
+    /// assert!(device.set_memory_fraction(1.5).is_err());
+    /// if let Some(memory) = device.memory_info() {
+    ///     device.set_memory_fraction(0.5)?;
+    ///     assert_eq!(device.buffer_pool_stats().limit, Some(memory.total / 2));
+    /// }
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn set_memory_fraction(&self, fraction: f64) -> TensorResult<()> {
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(TensorError::Config(format!("a memory fraction of {fraction}; it must be above 0 and at most 1")));

@@ -54,6 +54,12 @@ pub fn gpu_of_rank(gpus: &[Candidate], local_rank: usize, share: bool) -> Tensor
 ///
 /// # Errors
 /// [`TensorError::Rank`] on every rank where two of one machine took the same GPU; those of the transport.
+///
+/// ```
+/// use tensorlogic::distributed::{Ranks, check_devices};
+/// let ranks = Ranks::alone();
+/// assert!(check_devices(&ranks, "0000:3b:00.0").is_ok()); // one rank shares its GPU with nobody
+/// ```
 pub fn check_devices(ranks: &Ranks, address: &str) -> TensorResult<()> {
     // The same in all containers of a machine, and another after each start of it.
     let machine = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -181,6 +181,14 @@ impl Ranks {
     ///
     /// # Errors
     /// [`TensorError::Rank`] where another rank failed; those of the transport.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::{Ranks, Vote};
+    /// let ranks = Ranks::alone();
+    /// assert_eq!(ranks.agree(Vote::Stop)?, Vote::Stop); // nobody has a more severe vote
+    /// assert!(Vote::Fail > Vote::Stop && Vote::Stop > Vote::GoOn);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn agree(&self, own: Vote) -> TensorResult<Vote> {
         let mut word = [(own as u64) << 32 | self.rank() as u64];
         self.transport.max_words(&mut word)?;
@@ -221,6 +229,15 @@ impl Ranks {
     ///
     /// # Errors
     /// This rank's own, or [`TensorError::Rank`] where another failed.
+    ///
+    /// ```
+    /// use tensorlogic::{TensorError, distributed::Ranks};
+    /// let ranks = Ranks::alone();
+    /// assert_eq!(ranks.all_ok(Ok(7))?, 7);
+    /// let failed = ranks.all_ok::<u32>(Err(TensorError::Value("no data here".into())));
+    /// assert_eq!(failed.unwrap_err().to_string(), "no data here");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn all_ok<T>(&self, result: TensorResult<T>) -> TensorResult<T> {
         match result {
             Ok(v) => self.agree(Vote::GoOn).map(|_| v),
@@ -235,6 +252,14 @@ impl Ranks {
     ///
     /// # Errors
     /// Those of the transport.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::Ranks;
+    /// let ranks = Ranks::alone(); // or one of many: all get what rank 0 read
+    /// let settings = if ranks.is_first() { b"lr = 0.1".to_vec() } else { Vec::new() };
+    /// assert_eq!(ranks.share(settings)?, b"lr = 0.1");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn share(&self, bytes: Vec<u8>) -> TensorResult<Vec<u8>> {
         let mut bytes = bytes;
         let mut len = (bytes.len() as u64).to_le_bytes();
@@ -248,6 +273,14 @@ impl Ranks {
     ///
     /// # Errors
     /// Those of the transport.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::Ranks;
+    /// let ranks = Ranks::alone();
+    /// let tokens = ranks.gather_words(1000)?; // how many tokens each rank has seen
+    /// assert_eq!((tokens.len(), tokens[ranks.rank()]), (ranks.size(), 1000));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn gather_words(&self, own: u64) -> TensorResult<Vec<u64>> {
         let mut words = vec![0; self.size()];
         words[self.rank()] = own;
@@ -259,6 +292,14 @@ impl Ranks {
     ///
     /// # Errors
     /// Those of the transport.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::Ranks;
+    /// let ranks = Ranks::alone();
+    /// let (seed, step) = (7, 100);
+    /// assert!(ranks.differences(&[seed, step])?.is_empty()); // all ranks are at the same place
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn differences(&self, words: &[u64]) -> TensorResult<Vec<(usize, usize)>> {
         // The largest word and the largest inverse are both one's own only where all are equal.
         let mut ends: Vec<u64> = words.iter().flat_map(|w| [*w, !*w]).collect();
@@ -291,6 +332,15 @@ pub const RANK_TIMEOUT: Duration = Duration::from_secs(600);
 /// # Errors
 /// [`TensorError::Rank`] where there is a launcher and no MPI library that belongs to it: none is found, or it sees another number of ranks than the
 /// launcher started.
+///
+/// ```
+/// use tensorlogic::distributed::{Launch, RANK_TIMEOUT, join};
+/// if Launch::from_env().is_none() {
+///     let ranks = join(RANK_TIMEOUT, |reason| eprintln!("{reason}"))?;
+///     assert_eq!((ranks.rank(), ranks.size()), (0, 1)); // no launcher: this process is alone
+/// }
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn join(timeout: Duration, last_words: fn(&str)) -> TensorResult<Ranks> {
     let Some(launch) = Launch::from_env() else { return Ok(Ranks::alone()) };
     #[cfg(unix)]

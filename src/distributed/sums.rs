@@ -60,6 +60,17 @@ pub fn slices(len: usize, ranks: usize) -> Vec<usize> {
 ///
 /// # Errors
 /// Those of the transport.
+///
+/// ```
+/// use tensorlogic::distributed::{Ranks, sums};
+/// let ranks = Ranks::alone();
+/// let mut gradients = [1.0, 2.0, 3.0];
+/// let bounds = sums::slices(gradients.len(), ranks.size());
+/// sums::reduce(ranks.transport(), &mut gradients, &bounds, &mut Vec::new())?;
+/// let own = bounds[ranks.rank()]..bounds[ranks.rank() + 1]; // the part that is summed here
+/// assert_eq!(&gradients[own], [1.0, 2.0, 3.0]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn reduce(ranks: &dyn Transport, data: &mut [f32], bounds: &[usize], received: &mut Vec<f32>) -> TensorResult<()> {
     let size = ranks.size();
     if size == 1 {

@@ -504,6 +504,17 @@ pub fn cached_plans(device: &Device) -> Vec<Arc<Plan>> {
 ///
 /// # Errors
 /// `TensorError::Unsupported` where the graph has too many nodes for one evaluation.
+///
+/// ```
+/// use tensorlogic::{Device, Tensor, eval::plan_of};
+/// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+/// let y = x.exp()?.add(1.0)?;
+/// let plan = plan_of(&[&y])?.expect("y is not computed yet");
+/// assert_eq!((plan.steps.len(), plan.params), (1, 1)); // both operations in one step; the 1.0 is given when it runs
+/// y.eval()?;
+/// assert!(plan_of(&[&y])?.is_none());
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
     let pending: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
     let Some(first) = pending.first() else { return Ok(None) };

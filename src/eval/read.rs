@@ -42,6 +42,15 @@ impl Download {
     ///
     /// # Errors
     /// If `T` is not the tensor's type, for a bad index met on the way, or a lost device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 4.0], &Device::cpu())?;
+    /// let download = x.sqrt()?.download()?;
+    /// assert_eq!(download.wait::<f32>()?, [1.0, 2.0]);
+    /// assert!(x.download()?.wait::<i32>().is_err()); // the elements are f32
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn wait<T: Element>(self) -> TensorResult<Vec<T>> {
         if self.dtype != T::DTYPE {

@@ -28,6 +28,16 @@ const UNTIMED_MAX_NODES: usize = 16;
 ///
 /// # Errors
 /// Device failures only: shapes and dtypes were checked when the graph was built.
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+/// let (sum, squares) = (x.sum_all()?, x.square()?);
+/// eval_all(&[&sum, &squares])?;
+/// assert!(sum.explain()?.is_empty() && squares.explain()?.is_empty()); // nothing is left to compute
+/// assert_eq!((sum.item()?, squares.to_vec()?), (3.0, vec![1.0, 4.0]));
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn eval_all(tensors: &[&Tensor]) -> TensorResult<()> {
     eval_for(tensors, Purpose::Keep)
 }

@@ -92,6 +92,20 @@ impl FileWriter {
     ///
     /// # Errors
     /// The system's, with the file's path.
+    ///
+    /// ```
+    /// use tensorlogic::io::save_folder;
+    /// let path = std::env::temp_dir().join(format!("tl-doc-folder-put-{}", std::process::id()));
+    /// save_folder(&path, |folder| {
+    ///     folder.file("text", |out| {
+    ///         out.put(b"one ")?;
+    ///         out.put(b"two")
+    ///     })
+    /// })?;
+    /// assert_eq!(std::fs::read(path.join("text"))?, b"one two");
+    /// # std::fs::remove_dir_all(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn put(&mut self, bytes: &[u8]) -> TensorResult<()> {
         self.checksum.add(bytes);
         if self.buffer.len() + bytes.len() > CHUNK {
@@ -128,6 +142,19 @@ impl FolderWriter {
     ///
     /// # Errors
     /// Those of `write`, I/O errors, and a name that is already used.
+    ///
+    /// ```
+    /// use tensorlogic::io::save_folder;
+    /// let path = std::env::temp_dir().join(format!("tl-doc-folder-file-{}", std::process::id()));
+    /// save_folder(&path, |folder| {
+    ///     folder.file("log", |out| out.put(b"step 1"))?;
+    ///     assert!(folder.file("log", |out| out.put(b"step 2")).is_err()); // the name is taken
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(std::fs::read(path.join("log"))?, b"step 1");
+    /// # std::fs::remove_dir_all(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn file(&mut self, name: &str, write: impl FnOnce(&mut FileWriter) -> TensorResult<()>) -> TensorResult<()> {
         let path = self.path.join(name);
         let plain = !name.is_empty() && !name.contains(['/', '\\']) && name != MANIFEST && !name.starts_with('.');
@@ -145,6 +172,15 @@ impl FolderWriter {
     ///
     /// # Errors
     /// See [`FolderWriter::file`].
+    ///
+    /// ```
+    /// use tensorlogic::io::save_folder;
+    /// let path = std::env::temp_dir().join(format!("tl-doc-folder-bytes-{}", std::process::id()));
+    /// save_folder(&path, |folder| folder.bytes("config.json", b"{}"))?;
+    /// assert_eq!(std::fs::read(path.join("config.json"))?, b"{}");
+    /// # std::fs::remove_dir_all(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> TensorResult<()> {
         self.file(name, |out| out.put(bytes))
     }
@@ -158,6 +194,17 @@ impl FolderWriter {
 ///
 /// # Errors
 /// Those of `write`, and I/O errors. The new folder is then removed, and the old one is unaffected.
+///
+/// ```
+/// use tensorlogic::io::save_folder;
+/// let path = std::env::temp_dir().join(format!("tl-doc-save-folder-{}", std::process::id()));
+/// save_folder(&path, |folder| folder.bytes("step", b"1"))?;
+/// save_folder(&path, |folder| folder.bytes("last", b"2"))?; // replaces the first one
+/// assert_eq!(std::fs::read(path.join("last"))?, b"2");
+/// assert!(!path.join("step").exists());
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn save_folder(path: impl AsRef<Path>, write: impl FnOnce(&mut FolderWriter) -> TensorResult<()>) -> TensorResult<()> {
     let path = path.as_ref();
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a folder's name".into() })?;
@@ -195,6 +242,17 @@ pub fn save_folder(path: impl AsRef<Path>, write: impl FnOnce(&mut FolderWriter)
 ///
 /// # Errors
 /// Says which file is missing or differs.
+///
+/// ```
+/// use tensorlogic::io::{check_folder, save_folder};
+/// let path = std::env::temp_dir().join(format!("tl-doc-check-folder-{}", std::process::id()));
+/// save_folder(&path, |folder| folder.bytes("weights", &[1, 2, 3]))?;
+/// check_folder(&path)?;
+/// std::fs::write(path.join("weights"), [1u8, 2, 4])?; // damage
+/// assert!(check_folder(&path).unwrap_err().to_string().contains("is not what was saved"));
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn check_folder(path: impl AsRef<Path>) -> TensorResult<()> {
     let path = path.as_ref();
     let manifest = path.join(MANIFEST);
@@ -224,6 +282,16 @@ pub fn check_folder(path: impl AsRef<Path>) -> TensorResult<()> {
 ///
 /// # Errors
 /// The system's.
+///
+/// ```
+/// use tensorlogic::io::folder::remove_leftovers;
+/// let parent = std::env::temp_dir().join(format!("tl-doc-leftovers-{}", std::process::id()));
+/// std::fs::create_dir_all(parent.join(".checkpoint.1-0.tmp"))?; // what a killed process leaves
+/// remove_leftovers(&parent)?;
+/// assert_eq!(std::fs::read_dir(&parent)?.count(), 0);
+/// # std::fs::remove_dir_all(parent)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn remove_leftovers(parent: impl AsRef<Path>) -> TensorResult<()> {
     let parent = parent.as_ref();
     let fail = |e| TensorError::io(parent, e);
@@ -246,6 +314,15 @@ pub fn remove_leftovers(parent: impl AsRef<Path>) -> TensorResult<()> {
 ///
 /// # Errors
 /// The system's.
+///
+/// ```
+/// use tensorlogic::io::{folder::remove_folder, save_folder};
+/// let path = std::env::temp_dir().join(format!("tl-doc-remove-folder-{}", std::process::id()));
+/// save_folder(&path, |folder| folder.bytes("step", b"1"))?;
+/// remove_folder(&path)?;
+/// assert!(!path.exists());
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn remove_folder(path: impl AsRef<Path>) -> TensorResult<()> {
     let path = path.as_ref();
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a folder's name".into() })?;

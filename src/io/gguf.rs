@@ -78,6 +78,13 @@ impl Gguf {
     ///
     /// # Errors
     /// Those of [`MappedFile::open`] and [`Gguf::from_bytes`]; [`TensorError::Format`] where the files of a model do not belong together.
+    ///
+    /// ```
+    /// use tensorlogic::io::Gguf;
+    /// let file = Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!((file.version(), file.files(), file.tensors().len()), (3, 1, 76));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> TensorResult<Gguf> {
         split::joined(Gguf::single(path.as_ref())?, path.as_ref())
     }
@@ -92,6 +99,15 @@ impl Gguf {
     /// # Errors
     /// [`TensorError::Format`] where the header is truncated or not valid, has two keys or tensors of one name, an invalid alignment, or
     /// tensors that overlap or lie outside the file; [`TensorError::Unsupported`] for a big-endian file or a version other than 2 and 3.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let bytes = GgufWriter::new().to_bytes()?; // a file without keys and tensors
+    /// assert!(Gguf::from_bytes(bytes[..10].to_vec()).is_err()); // it ends inside the header
+    /// let file = Gguf::from_bytes(bytes)?;
+    /// assert_eq!((file.version(), file.metadata().len(), file.tensors().len()), (3, 0, 0));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_bytes(bytes: Vec<u8>) -> TensorResult<Gguf> {
         Gguf::from_data(bytes.into())
     }
@@ -172,6 +188,15 @@ impl Gguf {
     ///
     /// # Errors
     /// Those of `read`; a `TensorError::Format` then names the key.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, gguf::Value};
+    /// let file = Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!(file.opt("gpt2.block_count", Value::u64)?, Some(6));
+    /// assert_eq!(file.opt("gpt2.rope.freq_base", Value::f64)?, None);
+    /// assert!(file.opt("general.architecture", Value::u64).is_err()); // it is a string
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn opt<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<Option<T>> {
         let in_key = |e| match e {
             TensorError::Format { format, message, path } => {
@@ -186,6 +211,15 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing; those of `read`.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, gguf::Value};
+    /// let file = Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!(file.need("gpt2.block_count", Value::i64)?, 6);
+    /// let error = file.need("gpt2.block_cuont", Value::i64).unwrap_err();
+    /// assert!(error.to_string().ends_with("did you mean `gpt2.block_count`?"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn need<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<T> {
         self.opt(key, read)?.ok_or_else(|| {
             let hint = did_you_mean(key, self.metadata().map(|(k, _)| k));
@@ -197,6 +231,12 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not a string.
+    ///
+    /// ```
+    /// let file = tensorlogic::io::Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!(file.str("general.architecture")?, "gpt2");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn str(&self, key: &str) -> TensorResult<&str> {
         self.need(key, Value::str)
     }
@@ -204,6 +244,12 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not a non-negative integer.
+    ///
+    /// ```
+    /// let file = tensorlogic::io::Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!(file.u64("gpt2.embedding_length")?, 384);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn u64(&self, key: &str) -> TensorResult<u64> {
         self.need(key, Value::u64)
     }
@@ -211,6 +257,13 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not a number.
+    ///
+    /// ```
+    /// let file = tensorlogic::io::Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!(file.f64("gpt2.attention.layer_norm_epsilon")?, f64::from(1e-5f32)); // it is stored as f32
+    /// assert_eq!(file.f64("gpt2.embedding_length")?, 384.0);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn f64(&self, key: &str) -> TensorResult<f64> {
         self.need(key, Value::f64)
     }
@@ -218,6 +271,12 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not a bool.
+    ///
+    /// ```
+    /// let file = tensorlogic::io::Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert!(!file.bool("tokenizer.ggml.add_bos_token")?); // texts begin without a special token
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn bool(&self, key: &str) -> TensorResult<bool> {
         self.need(key, Value::bool)
     }
@@ -225,6 +284,13 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not an array of strings.
+    ///
+    /// ```
+    /// let file = tensorlogic::io::Gguf::open("models/tiny/tiny.gguf")?;
+    /// let tokens = file.strs("tokenizer.ggml.tokens")?;
+    /// assert_eq!((tokens.len(), tokens[2]), (65, "!"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn strs(&self, key: &str) -> TensorResult<Vec<&str>> {
         self.need(key, Value::strs)
     }
@@ -232,6 +298,13 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not an array of integers that fit `i32`.
+    ///
+    /// ```
+    /// let file = tensorlogic::io::Gguf::open("models/tiny/tiny.gguf")?;
+    /// let types = file.i32s("tokenizer.ggml.token_type")?;
+    /// assert_eq!((types.len(), types[0]), (65, 1)); // 1 is a normal token
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn i32s(&self, key: &str) -> TensorResult<Vec<i32>> {
         self.need(key, Value::i32s)
     }
@@ -239,6 +312,15 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the key is missing, or its value is not an array of floats.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("rope.scaling.factors", vec![1.0f32, 0.5]);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.f32s("rope.scaling.factors")?, [1.0, 0.5]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn f32s(&self, key: &str) -> TensorResult<Vec<f32>> {
         self.need(key, Value::f32s)
     }
@@ -252,6 +334,15 @@ impl Gguf {
     ///
     /// # Errors
     /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported.
+    ///
+    /// ```
+    /// use tensorlogic::{DType, io::Gguf};
+    /// let file = Gguf::open("models/tiny/tiny.gguf")?;
+    /// let info = file.tensor("output_norm.weight")?;
+    /// assert_eq!((info.dtype()?, &info.shape[..]), (DType::F32, &[384][..]));
+    /// assert_eq!(file.bytes_of(info).len(), 4 * 384);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
         self.table.find("gguf", name)
     }

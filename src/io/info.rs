@@ -24,6 +24,16 @@ impl TensorInfo {
     ///
     /// # Errors
     /// [`TensorError::Unsupported`] where no dtype of this version corresponds to the type in the file.
+    ///
+    /// ```
+    /// use tensorlogic::io::SafeTensors;
+    /// let header = br#"{"a":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}"#;
+    /// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0, 0]].concat();
+    /// let file = SafeTensors::from_bytes(file)?;
+    /// assert_eq!(file.tensors()[0].type_name(), "F8_E4M3");
+    /// assert!(file.tensors()[0].dtype().unwrap_err().to_string().contains("tensor `a` is stored as F8_E4M3"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn dtype(&self) -> TensorResult<DType> {
         self.stored
             .dtype

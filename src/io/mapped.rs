@@ -32,6 +32,14 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`TensorError::Io`] where the path does not name a regular file, or it cannot be opened or mapped.
+    ///
+    /// ```
+    /// use tensorlogic::io::MappedFile;
+    /// let file = MappedFile::open("models/tiny/tiny.gguf")?;
+    /// assert_eq!(&file[..4], b"GGUF");
+    /// assert!(MappedFile::open("models/tiny").is_err()); // a directory
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> TensorResult<MappedFile> {
         let path = path.as_ref();
         let fail = |e| TensorError::io(path, e);
@@ -59,6 +67,18 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`TensorError::Io`] where the file became shorter, was written to, or cannot be asked for its length.
+    ///
+    /// ```
+    /// use tensorlogic::io::MappedFile;
+    /// let path = std::env::temp_dir().join(format!("tl-doc-mapped-check-{}", std::process::id()));
+    /// std::fs::write(&path, "1234")?;
+    /// let file = MappedFile::open(&path)?;
+    /// file.check()?;
+    /// std::fs::write(&path, "12")?;
+    /// assert!(file.check().unwrap_err().to_string().contains("was 4 bytes when it was opened and is 2 now"));
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check(&self) -> TensorResult<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let now = origin.file.metadata().map_err(|e| TensorError::io(&origin.path, e))?;

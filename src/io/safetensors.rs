@@ -83,6 +83,14 @@ impl SafeTensors {
     /// # Errors
     /// [`TensorError::Io`] where a file is missing or cannot be read; [`TensorError::Format`] where a header or the index is damaged, two
     /// tensors have one name, or a tensor is not in the file that the index says.
+    ///
+    /// ```
+    /// use tensorlogic::io::SafeTensors;
+    /// let model = SafeTensors::open("tests/vectors/models/gpt2-odd")?; // has a model.safetensors
+    /// assert_eq!(model.metadata(), [("format".to_string(), "pt".to_string())]);
+    /// assert_eq!(model.tensor("transformer.h.0.attn.c_attn.weight")?.shape[..], [60, 180]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> TensorResult<SafeTensors> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -99,6 +107,16 @@ impl SafeTensors {
     /// # Errors
     /// [`TensorError::Format`] where the header is truncated, too long or not valid, or the tensors overlap, leave holes or do not fit the
     /// bytes.
+    ///
+    /// ```
+    /// use tensorlogic::io::SafeTensors;
+    /// let header = br#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#;
+    /// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[7, 8, 9]].concat();
+    /// assert!(SafeTensors::from_bytes(file[..file.len() - 1].to_vec()).is_err()); // a byte is missing
+    /// let file = SafeTensors::from_bytes(file)?;
+    /// assert_eq!(file.bytes_of(file.tensor("a")?), [7, 8, 9]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_bytes(bytes: Vec<u8>) -> TensorResult<SafeTensors> {
         join([read(bytes.into())?])
     }
@@ -112,6 +130,16 @@ impl SafeTensors {
     ///
     /// # Errors
     /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported.
+    ///
+    /// ```
+    /// use tensorlogic::{DType, io::SafeTensors};
+    /// let model = SafeTensors::open("tests/vectors/models/gpt2-odd")?;
+    /// let info = model.tensor("transformer.h.0.attn.c_attn.bias")?;
+    /// assert_eq!((info.dtype()?, info.count()), (DType::F32, 180));
+    /// let error = model.tensor("transformer.h.0.attn.c_atn.bias").unwrap_err();
+    /// assert!(error.to_string().ends_with("did you mean `transformer.h.0.attn.c_attn.bias`?"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
         self.table.find("safetensors", name)
     }

@@ -13,6 +13,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// # Errors
 /// [`TensorError::Io`] where `path` is not a file name, is there and is not a regular file, or `write` or the system fails.
+///
+/// ```
+/// use std::io::Write;
+/// use tensorlogic::io::save::save;
+/// let path = std::env::temp_dir().join(format!("tl-doc-save-{}", std::process::id()));
+/// save(&path, |out| out.write_all(b"first"))?;
+/// assert!(save(&path, |_| Err(std::io::Error::other("no more data"))).is_err());
+/// assert_eq!(std::fs::read(&path)?, b"first"); // still the old file
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> TensorResult<()> {
     let path = path.as_ref();
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a file name".into() })?;
@@ -55,6 +66,18 @@ pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> 
 ///
 /// # Errors
 /// The system's; what was at `path` is untouched then.
+///
+/// ```
+/// use tensorlogic::io::save::link;
+/// let from = std::env::temp_dir().join(format!("tl-doc-link-from-{}", std::process::id()));
+/// let path = from.with_file_name(format!("tl-doc-link-{}", std::process::id()));
+/// std::fs::write(&from, "weights")?;
+/// link(&from, &path)?;
+/// std::fs::remove_file(from)?; // the other name keeps the bytes
+/// assert_eq!(std::fs::read(&path)?, b"weights");
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn link(from: impl AsRef<Path>, path: impl AsRef<Path>) -> TensorResult<()> {
     let (from, path) = (from.as_ref(), path.as_ref());
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a file name".into() })?;

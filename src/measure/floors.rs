@@ -34,6 +34,16 @@ fn in_turn(
 ///
 /// # Errors
 /// Those of the device, and when a measured result is wrong.
+///
+/// ```standalone_crate
+/// use tensorlogic::Device;
+/// use tensorlogic::measure::{Options, floors};
+/// let (all, records) = floors(&Device::cpu(), &Options::quick(), &mut |floor| println!("{floor}"))?;
+/// let fused = all.iter().find(|floor| floor.name == "dispatch_fused").expect("it is measured on every device");
+/// assert_eq!((fused.value, fused.unit), (1.0, "dispatches")); // fusion makes one of twenty additions
+/// assert_eq!(records.len(), 3);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) -> TensorResult<(Vec<Floor>, Vec<Record>)> {
     let (cpu, quick) = (device.capabilities().host_memory, options.quick);
     let dtype = device.default_float();

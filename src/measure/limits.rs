@@ -81,6 +81,15 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let largest = limits.moved(524_288, true)?; // the most that quick options measure
+    /// assert_eq!(limits.moved(1_048_576, true)?, 2.0 * largest);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn moved(&mut self, bytes: u64, write: bool) -> TensorResult<f64> {
         let (elements, n) = self.sizes(bytes, write);
         let seconds = match self.moved.get(&(write, n)) {
@@ -112,6 +121,16 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// assert_eq!(limits.seconds(65_536, true, 0)?, limits.moved(65_536, true)?);
+    /// // So many operations take longer than a few bytes.
+    /// assert_eq!(limits.seconds(64, true, 1 << 40)?, (1u64 << 40) as f64 / limits.operations()?);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn seconds(&mut self, bytes: u64, write: bool, operations: u64) -> TensorResult<f64> {
         self.seconds_of(bytes, write, operations, DType::F32)
     }
@@ -120,6 +139,15 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::measure::{Limits, Options};
+    /// use tensorlogic::{DType, Device};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let rate = limits.product_operations(DType::F16)?;
+    /// assert_eq!(limits.seconds_of(64, true, 1 << 40, DType::F16)?, (1u64 << 40) as f64 / rate);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn seconds_of(&mut self, bytes: u64, write: bool, operations: u64, dtype: DType) -> TensorResult<f64> {
         let moved = self.moved(bytes, write)?;
         Ok(if operations == 0 { moved } else { moved.max(operations as f64 / self.product_operations(dtype)?) })
@@ -130,6 +158,16 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let before = limits.seconds(65_536, true, 1000)?;
+    /// limits.again(65_536, true)?;
+    /// assert!(limits.seconds(65_536, true, 1000)? <= before); // the better of both times counts
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn again(&mut self, bytes: u64, write: bool) -> TensorResult<()> {
         let n = self.sizes(bytes, write).1;
         if let Some(seconds) = self.moved.remove(&(write, n)) {
@@ -149,6 +187,14 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// assert_eq!(limits.copy_bandwidth()?, 524_288.0 / limits.moved(524_288, true)?);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn copy_bandwidth(&mut self) -> TensorResult<f64> {
         let bytes = 8 * self.most() as u64;
         Ok(bytes as f64 / self.moved(bytes, true)?)
@@ -157,6 +203,14 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// assert_eq!(limits.read_bandwidth()?, 262_144.0 / limits.moved(262_144, false)?);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn read_bandwidth(&mut self) -> TensorResult<f64> {
         let bytes = 4 * self.most() as u64;
         Ok(bytes as f64 / self.moved(bytes, false)?)
@@ -165,6 +219,16 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let rate = limits.operations()?;
+    /// assert!(rate > 1e6, "{rate} operations per second");
+    /// assert_eq!(limits.operations()?, rate); // measured once, and kept
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn operations(&mut self) -> TensorResult<f64> {
         if let Some(v) = self.fma {
             return Ok(v);
@@ -178,6 +242,14 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// assert_eq!(limits.matrix_operations()?, None); // only GPUs have such units
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn matrix_operations(&mut self) -> TensorResult<Option<f64>> {
         let Some([edge, lanes]) = self.device.backend().matrix_unit() else { return Ok(None) };
         if self.matrix.is_none() {
@@ -190,6 +262,14 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::measure::{Limits, Options};
+    /// use tensorlogic::{DType, Device};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// assert_eq!(limits.product_operations(DType::F16)?, limits.operations()?); // the CPU has no matrix units
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn product_operations(&mut self, dtype: DType) -> TensorResult<f64> {
         let plain = self.operations()?;
         Ok(if dtype == DType::F16 { self.matrix_operations()?.map_or(plain, |m| m.max(plain)) } else { plain })
@@ -198,6 +278,15 @@ impl Limits {
     ///
     /// # Errors
     /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let [best, wall] = limits.launch()?;
+    /// assert!(best > 0.0 && best == wall); // the CPU has no clock of its own
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn launch(&mut self) -> TensorResult<[f64; 2]> {
         if let Some(v) = self.launch {
             return Ok(v);

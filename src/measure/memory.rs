@@ -101,6 +101,17 @@ type Build<'a> = Box<dyn FnMut() -> TensorResult<Vec<Tensor>> + 'a>;
 ///
 /// # Errors
 /// Those of the device; [`TensorError::Internal`] if a result has other bits than in program order.
+///
+/// ```standalone_crate
+/// use tensorlogic::Device;
+/// use tensorlogic::measure::{MEMORY_HEADING, Options, memory};
+/// println!("{MEMORY_HEADING}");
+/// let rows = memory(&Device::cpu(), &Options::quick(), &mut |row| println!("{row}"))?;
+/// assert_eq!(rows[0].workload, "decode step");
+/// // No order plans less than is live at once, and none changes a bit of the results.
+/// assert!(rows.iter().all(|row| row.planned >= row.live && row.same_bits));
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn memory(device: &Device, options: &Options, done: &mut dyn FnMut(&MemoryRow)) -> TensorResult<Vec<MemoryRow>> {
     let adaptive = device.adaptive();
     device.set_adaptive(false);

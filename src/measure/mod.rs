@@ -183,6 +183,14 @@ impl Times {
 ///
 /// # Errors
 /// When the tensor is empty; those of the evaluation.
+///
+/// ```
+/// use tensorlogic::measure::first;
+/// use tensorlogic::prelude::*;
+/// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &Device::cpu())?;
+/// assert_eq!(first(&x.mul(2.5)?)?, 2.5);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn first(t: &Tensor) -> TensorResult<f64> {
     use crate::dtype::DType::*;
     let mut one = t.clone();
@@ -230,6 +238,20 @@ fn batch(work: &Work<'_>, count: usize, turn: &mut usize) -> TensorResult<f64> {
 ///
 /// # Errors
 /// Those of the operation, and when a result is wrong.
+///
+/// ```
+/// use tensorlogic::measure::{Options, Work, measure};
+/// use tensorlogic::prelude::*;
+/// let device = Device::cpu();
+/// let x = Tensor::full(2.0, &[8], DType::F32, &device)?;
+/// let measured = |first: f64| {
+///     let work = Work { variants: 1, run: Box::new(|_| Ok(x.mul(3.0)?.into())), expect: vec![first], tolerance: 1e-6 };
+///     measure(&device, &work, &Options::quick())
+/// };
+/// assert_eq!(measured(6.0)?.wall.samples.len(), 3);
+/// assert!(measured(7.0).is_err()); // 2 · 3 is not 7
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn measure(device: &Device, work: &Work<'_>, options: &Options) -> TensorResult<Times> {
     // On the device however small the work is: otherwise the CPU would do some of it.
     let adaptive = device.adaptive();

@@ -87,6 +87,16 @@ impl PerformanceMonitor {
     ///
     /// # Errors
     /// Those of [`measure`]; [`TensorError::Value`] where `n` is 0.
+    ///
+    /// ```standalone_crate
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Options, PerformanceMonitor};
+    /// let mut monitor = PerformanceMonitor::new(&Device::cpu(), Options::quick());
+    /// let (a, b) = (monitor.bandwidth(1 << 16, 3)?, monitor.bandwidth(1 << 16, 3)?);
+    /// assert_eq!((b.count, b.average), (2, (a.value + b.value) / 2.0));
+    /// assert!(monitor.bandwidth(1 << 16, 0).is_err()); // no samples
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn bandwidth(&mut self, bytes: usize, n: usize) -> TensorResult<Measured> {
         let elements = (bytes / 4).max(1);
         let inputs = (0..variants(4 * elements as u64))
@@ -113,6 +123,16 @@ impl PerformanceMonitor {
     ///
     /// # Errors
     /// Those of [`measure`]; [`TensorError::Value`] where `size` or `n` is 0.
+    ///
+    /// ```standalone_crate
+    /// use tensorlogic::measure::{Options, PerformanceMonitor};
+    /// use tensorlogic::{DType, Device};
+    /// let mut monitor = PerformanceMonitor::new(&Device::cpu(), Options::quick());
+    /// let product = monitor.throughput(32, DType::F32, 3)?;
+    /// assert_eq!(monitor.average_throughput(DType::F32), Some(product.value));
+    /// assert_eq!(monitor.average_throughput(DType::F16), None); // each dtype has an average of its own
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn throughput(&mut self, size: usize, dtype: DType, n: usize) -> TensorResult<Measured> {
         if size == 0 {
             return Err(TensorError::Value("a product of matrices of size 0 has no throughput".into()));

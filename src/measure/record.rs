@@ -77,6 +77,17 @@ impl Record {
     ///
     /// # Errors
     /// If it is not a record.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use tensorlogic::measure::Record;
+    /// let wall = json!({ "samples": [1.0, 4.0, 2.0] });
+    /// let line = json!({ "suite": "metal", "category": "Fusion", "operation": "Add", "size": "1K", "wall": wall });
+    /// let record = Record::from_json(&line)?;
+    /// assert_eq!((record.wall.median, record.wall.max, record.batch), (2.0, 4.0, 1));
+    /// assert!(Record::from_json(&json!({ "suite": "metal" })).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_json(v: &Value) -> TensorResult<Record> {
         let bad = |what: &str| TensorError::Value(format!("a line of measurements has no {what}"));
         let text = |k: &str| v[k].as_str().map(str::to_string).ok_or_else(|| bad(k));
@@ -105,6 +116,15 @@ impl Record {
 ///
 /// # Errors
 /// With the line's number, where a line is not a record.
+///
+/// ```
+/// use tensorlogic::measure::read_records;
+/// let line = r#"{"suite": "metal", "category": "Fusion", "operation": "Add", "size": "1K", "wall": {"samples": [0.5, 1.5]}}"#;
+/// let records = read_records(&format!("{line}\n\n{line}\n"))?;
+/// assert_eq!((records.len(), records[1].wall.mean), (2, 1.0));
+/// assert!(read_records(&format!("{line}\nnonsense")).unwrap_err().to_string().starts_with("line 2: "));
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn read_records(text: &str) -> TensorResult<Vec<Record>> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
     lines

@@ -21,6 +21,15 @@ type Category = fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>;
 ///
 /// # Errors
 /// Those of the device, and when a measured result is wrong.
+///
+/// ```
+/// use tensorlogic::Device;
+/// use tensorlogic::measure::{Options, suite};
+/// let sums = suite(&Device::cpu(), &Options::quick(), "reduction", &mut |record| println!("{}", record.size))?;
+/// assert!(sums.iter().all(|record| record.operation == "Sum" && record.wall.samples.len() == 3));
+/// assert_eq!(sums.iter().map(|record| &*record.size).collect::<Vec<_>>(), ["1K", "10K", "100K", "1M"]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
     let limits = Limits::new(device, *options);
     let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };

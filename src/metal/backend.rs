@@ -179,6 +179,25 @@ impl Opened {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is no such GPU.
+    ///
+    /// ```no_run
+    /// use tensorlogic::TensorResult;
+    /// use tensorlogic::metal::{Opened, RawBackend, RawGpuBackend};
+    /// struct Vulkan(Opened);
+    /// impl RawBackend for Vulkan {
+    ///     fn is_available() -> bool {
+    ///         RawGpuBackend::is_available()
+    ///     }
+    ///     fn initialize() -> TensorResult<Vulkan> {
+    ///         Opened::open("vulkan").map(Vulkan)
+    ///     }
+    ///     fn opened(&self) -> &Opened {
+    ///         &self.0
+    ///     }
+    /// }
+    /// assert!(Vulkan::initialize()?.metal_device().name().ends_with("(vulkan)"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(selector: &str) -> TensorResult<Opened> {
         let (served, _) = serve(selector, None)?;
         Ok(Opened {
@@ -299,6 +318,14 @@ impl RawGpuBackend {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is no such GPU.
+    ///
+    /// ```no_run
+    /// use tensorlogic::metal::{RawBackend, RawGpuBackend};
+    /// let backend = RawGpuBackend::open("vulkan")?;
+    /// let handle = backend.allocate(16)?;
+    /// assert_eq!(backend.buffer(handle)?.length(), 16);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(selector: &str) -> TensorResult<RawGpuBackend> {
         Opened::open(selector).map(RawGpuBackend)
     }

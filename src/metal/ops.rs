@@ -35,6 +35,15 @@ impl<B: RawBackend> MetalOps<B> {
     ///
     /// # Errors
     /// If the driver rejects a kernel.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// assert!(ops.backend().get_compute_pipeline("matmul_kernel").is_some());
+    /// assert!(ops.backend().get_compute_pipeline("softmax_kernel").is_none()); // only the five are compiled
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn new(backend: Arc<B>) -> TensorResult<MetalOps<B>> {
         let mut groups = HashMap::new();
@@ -66,6 +75,19 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// [`TensorError::Shape`] when a buffer has fewer than `n` f32, [`TensorError::DType`] when one was made of another type,
     /// [`TensorError::Device`] when one belongs to another backend.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// let shared = MTLResourceOptions::StorageModeShared;
+    /// let x = ops.backend().create_buffer_with_data(&[1.0f32, 2.0], shared)?;
+    /// ops.add(&x, &x, &x, 2)?;
+    /// let mut result = [0.0f32; 2];
+    /// ops.backend().copy_buffer_to_host(&x, &mut result)?;
+    /// assert_eq!(result, [2.0, 4.0]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn add(&self, a: &StorageBuffer, b: &StorageBuffer, c: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Add, "add", &[("a", a), ("b", b), ("c", c)], n, Location::caller())
@@ -75,6 +97,19 @@ impl<B: RawBackend> MetalOps<B> {
     ///
     /// # Errors
     /// See [`MetalOps::add`].
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// let shared = MTLResourceOptions::StorageModeShared;
+    /// let x = ops.backend().create_buffer_with_data(&[3.0f32, 4.0], shared)?;
+    /// ops.mul(&x, &x, &x, 1)?;
+    /// let mut result = [0.0f32; 2];
+    /// ops.backend().copy_buffer_to_host(&x, &mut result)?;
+    /// assert_eq!(result, [9.0, 4.0]); // one element only
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn mul(&self, a: &StorageBuffer, b: &StorageBuffer, c: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Mul, "mul", &[("a", a), ("b", b), ("c", c)], n, Location::caller())
@@ -84,6 +119,19 @@ impl<B: RawBackend> MetalOps<B> {
     ///
     /// # Errors
     /// See [`MetalOps::add`].
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// let shared = MTLResourceOptions::StorageModeShared;
+    /// let x = ops.backend().create_buffer_with_data(&[-1.0f32, 2.0], shared)?;
+    /// ops.relu(&x, &x, 2)?;
+    /// let mut result = [0.0f32; 2];
+    /// ops.backend().copy_buffer_to_host(&x, &mut result)?;
+    /// assert_eq!(result, [0.0, 2.0]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn relu(&self, x: &StorageBuffer, y: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Relu, "relu", &[("x", x), ("y", y)], n, Location::caller())
@@ -93,6 +141,19 @@ impl<B: RawBackend> MetalOps<B> {
     ///
     /// # Errors
     /// See [`MetalOps::add`].
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// let shared = MTLResourceOptions::StorageModeShared;
+    /// let x = ops.backend().create_buffer_with_data(&[0.0f32, 100.0], shared)?;
+    /// ops.sigmoid(&x, &x, 2)?;
+    /// let mut result = [0.0f32; 2];
+    /// ops.backend().copy_buffer_to_host(&x, &mut result)?;
+    /// assert_eq!(result, [0.5, 1.0]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn sigmoid(&self, x: &StorageBuffer, y: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Sigmoid, "sigmoid", &[("x", x), ("y", y)], n, Location::caller())
@@ -102,6 +163,21 @@ impl<B: RawBackend> MetalOps<B> {
     ///
     /// # Errors
     /// See [`MetalOps::add`]; also when `c` is the memory of `a` or `b`.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// let shared = MTLResourceOptions::StorageModeShared;
+    /// let a = ops.backend().create_buffer_with_data(&[1.0f32, 2.0, 3.0, 4.0], shared)?; // [2, 2]
+    /// let b = ops.backend().create_buffer_with_data(&[5.0f32, 6.0], shared)?; // [2, 1]
+    /// let c = ops.backend().create_buffer(8, shared)?;
+    /// ops.matmul(&a, &b, &c, 2, 1, 2)?;
+    /// let mut result = [0.0f32; 2];
+    /// ops.backend().copy_buffer_to_host(&c, &mut result)?;
+    /// assert_eq!(result, [17.0, 39.0]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn matmul(&self, a: &StorageBuffer, b: &StorageBuffer, c: &StorageBuffer, m: usize, n: usize, k: usize) -> TensorResult<()> {
         let at = Location::caller();
@@ -121,6 +197,19 @@ impl<B: RawBackend> MetalOps<B> {
     ///
     /// # Errors
     /// See [`MetalOps::add`]; also for a handle that was freed, or one of another backend.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlogic::metal::{MetalOps, RawBackend, RawGpuBackend};
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// let (x, y) = (ops.backend().allocate(8)?, ops.backend().allocate(8)?);
+    /// ops.backend().copy_host_to_buffer(&[0.5f32, 1.5], &ops.backend().buffer(x)?)?;
+    /// ops.add_ptr(x, x, y, 2)?;
+    /// let mut result = [0.0f32; 2];
+    /// ops.backend().copy_buffer_to_host(&ops.backend().buffer(y)?, &mut result)?;
+    /// assert_eq!(result, [1.0, 3.0]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     #[track_caller]
     pub fn add_ptr(&self, a: BufferHandle, b: BufferHandle, result: BufferHandle, n: usize) -> TensorResult<()> {
         let at = Location::caller();

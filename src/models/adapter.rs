@@ -100,6 +100,18 @@ impl Adapters {
     ///
     /// # Errors
     /// If a target does not match a layer of the model, or a setting is out of range.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Adapters, Weights};
+    /// use tensorlogic::nn::LoraConfig;
+    /// use tensorlogic::prelude::*;
+    /// let mut model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// let config = LoraConfig { rank: 2, ..LoraConfig::default() };
+    /// let adapters = Adapters::attach(&mut *model, &config, &mut Rng::new(1))?;
+    /// assert_eq!(adapters.config().targets, ["c_attn"]); // queries, keys and values of GPT-2
+    /// assert_eq!(adapters.parameter_count(), 6 * 2 * (384 + 1152)); // 6 layers, rank 2, from 384 to 1152
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn attach(model: &mut dyn Model, config: &LoraConfig, rng: &mut Rng) -> TensorResult<Adapters> {
         config.check()?;
         let architecture = model.shape().architecture;
@@ -170,6 +182,18 @@ impl Adapters {
     ///
     /// # Errors
     /// Those of the device.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Adapters, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let mut model = models::load(&Weights::open("tests/vectors/models/llama3-rope", &Device::cpu())?, None)?;
+    /// let adapters = Adapters::load("tests/vectors/lora/llama3-rope", &mut *model)?;
+    /// let trainable = || adapters.named_parameters().iter().all(|(_, p)| p.is_trainable());
+    /// assert!(!trainable());
+    /// adapters.unfreeze()?;
+    /// assert!(trainable());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn unfreeze(&self) -> TensorResult<()> {
         self.train(true);
         self.named_parameters().iter().try_for_each(|(_, p)| p.set_trainable(true))
@@ -180,6 +204,20 @@ impl Adapters {
     ///
     /// # Errors
     /// The system's, and device errors.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Adapters, Weights};
+    /// use tensorlogic::nn::LoraConfig;
+    /// use tensorlogic::prelude::*;
+    /// let mut model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// let adapters = Adapters::attach(&mut *model, &LoraConfig::default(), &mut Rng::new(1))?;
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-adapters-save-{}", std::process::id()));
+    /// adapters.save(&folder, "tiny")?;
+    /// let loaded = Adapters::load(&folder, &mut *model)?;
+    /// assert_eq!((loaded.config(), loaded.parameter_count()), (adapters.config(), adapters.parameter_count()));
+    /// # std::fs::remove_dir_all(&folder).ok();
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn save(&self, folder: impl AsRef<Path>, base: &str) -> TensorResult<()> {
         let mut tensors = BTreeMap::new();
         for l in &self.layers {
@@ -216,6 +254,16 @@ impl Adapters {
     ///
     /// # Errors
     /// If the files are damaged, are not plain LoRA, or do not match the model.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Adapters, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let mut model = models::load(&Weights::open("tests/vectors/models/llama3-rope", &Device::cpu())?, None)?;
+    /// let adapters = Adapters::load("tests/vectors/lora/llama3-rope", &mut *model)?;
+    /// assert_eq!((adapters.config().rank, adapters.config().alpha), (4, 12.0));
+    /// assert!(adapters.named_parameters().iter().any(|(name, _)| name == "model.layers.0.self_attn.q_proj.lora_A.weight"));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn load(folder: impl AsRef<Path>, model: &mut dyn Model) -> TensorResult<Adapters> {
         let folder = folder.as_ref();
         let bad = |m: String| TensorError::format("adapter", format!("{}: {m}", folder.display()));
@@ -308,10 +356,25 @@ impl Adapters {
         Ok(out)
     }
 
-    /// Writes the GGUF file `base` with the adapters added to its weights; those in block formats become f16.
+    /// Writes the GGUF file `base` with the adapters added to its weights; adapted ones in block formats become f16.
     ///
     /// # Errors
     /// If the adapters do not match this model, or on I/O errors.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Adapters, Weights};
+    /// use tensorlogic::nn::LoraConfig;
+    /// use tensorlogic::prelude::*;
+    /// let mut model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// let adapters = Adapters::attach(&mut *model, &LoraConfig::default(), &mut Rng::new(1))?;
+    /// let out = std::env::temp_dir().join(format!("tl-doc-merge-gguf-{}.gguf", std::process::id()));
+    /// adapters.merge_gguf("models/tiny/tiny.gguf".as_ref(), &out)?;
+    /// let merged = Weights::open(&out, &Device::cpu())?;
+    /// assert_eq!(merged.any("blk.0.attn_qkv.weight")?.dtype(), DType::F16); // adapted
+    /// assert_eq!(merged.any("blk.0.ffn_up.weight")?.dtype(), DType::Q5_0); // as it was
+    /// # std::fs::remove_file(&out).ok();
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn merge_gguf(&self, base: &Path, out: &Path) -> TensorResult<()> {
         let gguf = Gguf::open(base)?;
         let merged = self.merged(&Weights::open(base, &Device::cpu())?)?;
@@ -332,6 +395,23 @@ impl Adapters {
     ///
     /// # Errors
     /// If the adapters do not match this model, or on I/O errors.
+    ///
+    /// ```
+    /// use std::path::Path;
+    /// use tensorlogic::models::{self, Adapters, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let base = Path::new("tests/vectors/models/llama3-rope");
+    /// let mut model = models::load(&Weights::open(base, &Device::cpu())?, None)?;
+    /// let adapters = Adapters::load("tests/vectors/lora/llama3-rope", &mut *model)?;
+    /// let out = std::env::temp_dir().join(format!("tl-doc-merge-folder-{}", std::process::id()));
+    /// adapters.merge_folder(base, &out)?;
+    /// let merged = models::load(&Weights::open(&out, &Device::cpu())?, None)?;
+    /// let tokens = Tensor::new(&[[5, 6, 7, 8]], &Device::cpu())?;
+    /// let losses = [models::loss(&*model, &tokens, &tokens)?.item()?, models::loss(&*merged, &tokens, &tokens)?.item()?];
+    /// assert!((losses[0] - losses[1]).abs() < 1e-3, "{losses:?}"); // the same model, without adapters
+    /// # std::fs::remove_dir_all(&out).ok();
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn merge_folder(&self, base: &Path, out: &Path) -> TensorResult<()> {
         let cpu = Device::cpu();
         let merged = self.merged(&Weights::open(base, &cpu)?)?;

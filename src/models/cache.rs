@@ -91,6 +91,18 @@ impl KvCache {
     ///
     /// # Errors
     /// Those of [`KvCache::batch`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let mut cache = KvCache::new(&model.shape(), 16, &device)?;
+    /// assert_eq!((cache.len(), cache.capacity()), (0, 16));
+    /// model.hidden(&Tensor::new(&[5, 6, 7], &device)?, &mut cache)?;
+    /// assert_eq!(cache.len(), 3);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(shape: &ModelShape, capacity: usize, device: &Device) -> TensorResult<KvCache> {
         KvCache::batch(shape, 1, capacity, device)
     }
@@ -99,6 +111,17 @@ impl KvCache {
     ///
     /// # Errors
     /// When a buffer would have too many elements, the device lacks the dtype or has no room.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let mut cache = KvCache::batch(&model.shape(), 2, 16, &device)?;
+    /// let hidden = model.hidden(&Tensor::new(&[[5, 6, 7], [8, 9, 10]], &device)?, &mut cache)?;
+    /// assert_eq!((hidden.dims(), cache.len()), (&[2, 3, 384][..], 3)); // three positions of either sequence
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn batch(shape: &ModelShape, count: usize, capacity: usize, device: &Device) -> TensorResult<KvCache> {
         let zeros = |part: &CachePart, device: &Device| match part {
             CachePart::Rows { heads, size } => Tensor::zeros(&[count, *heads, capacity, *size], shape.dtype, device),
@@ -268,6 +291,20 @@ impl KvCache {
     /// # Errors
     /// [`TensorError::Value`] for keys that are not `[B,Hkv,T,D]` or a layer that is not there; [`TensorError::State`] where the positions do not
     /// fit behind those that are taken; those of [`Tensor::write`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let mut cache = KvCache::new(&model.shape(), 16, &device)?;
+    /// let rows = Tensor::ones(&[1, 6, 3, 64], DType::F32, &device)?; // 6 heads of size 64, 3 positions
+    /// let (keys, _) = cache.append(0, &rows, &rows)?;
+    /// assert_eq!(keys.dims(), [1, 6, 16, 64]);
+    /// assert_eq!(keys.sum_all()?.item()?, 1152.0); // 6 · 3 · 64 ones, and zeros behind them
+    /// assert_eq!(cache.len(), 0); // until the last layer has appended and `advance` is called
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         Ok((self.append_rows(layer, 0, k)?, self.append_rows(layer, 1, v)?))
     }

@@ -32,6 +32,19 @@ pub const fn file_type(dtype: DType) -> Option<u32> {
 ///
 /// # Errors
 /// If the model cannot be expressed in GGUF, a tensor is missing, or the system fails.
+///
+/// ```
+/// use tensorlogic::models::{Weights, convert::write_gguf};
+/// use tensorlogic::prelude::*;
+/// let weights = Weights::open("tests/vectors/models/llama-gqa-bf16", &Device::cpu())?;
+/// let out = std::env::temp_dir().join(format!("tl-doc-write-gguf-{}.gguf", std::process::id()));
+/// write_gguf(&weights, DType::Q8_0, |_, _| Ok(()), &out)?;
+/// let written = Weights::open(&out, &Device::cpu())?;
+/// assert_eq!(written.any("blk.0.ffn_down.weight")?.dtype(), DType::Q8_0);
+/// assert_eq!(written.any("output_norm.weight")?.dtype(), DType::F32); // a vector
+/// # std::fs::remove_file(&out).ok();
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn write_gguf(
     weights: &Weights,
     dtype: DType,

@@ -57,6 +57,17 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// [`TensorError::Config`] where the model supports fewer than `context` tokens; those of [`KvCache::new`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Session, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let session = Session::new(&*model, 64, &device)?;
+    /// assert_eq!((session.context(), session.tokens().len()), (64, 0));
+    /// assert!(Session::new(&*model, 257, &device).is_err()); // the model supports 256
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
         let mut session = Session::without_cache(model, context, device)?;
         session.new_cache()?;
@@ -154,6 +165,18 @@ impl<'m> Session<'m> {
     /// # Errors
     /// [`TensorError::Value`] where there are no tokens, they do not fit into the context, or one is not in the vocabulary; those of the
     /// evaluation.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Session, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let mut session = Session::new(&*model, 64, &device)?;
+    /// let logits = session.prompt(&[30, 27, 25, 17, 27], || false)?.expect("nobody stopped it"); // ROMEO
+    /// assert_eq!(logits.argmax(-1)?.item()?, 10.0); // a colon follows the name
+    /// assert!(session.prompt(&[10], || true)?.is_none());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
         self.recovering(|session, lost| match lost {
             [] => session.read(tokens, &mut stop),
@@ -220,6 +243,19 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// [`TensorError::Value`] where the tokens do not fit into the context, or one is not in the vocabulary; those of the evaluation.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Session, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let mut session = Session::new(&*model, 64, &device)?;
+    /// let logits = session.score(&[30, 27, 25, 17, 27])?; // ROMEO
+    /// assert_eq!(logits.dims(), [5, 65]);
+    /// let likeliest = logits.argmax(-1)?.to_vec1::<i32>()?;
+    /// assert_eq!(likeliest[1..], [25, 17, 27, 10]); // behind RO: M, E, O and a colon
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn score(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
         self.recovering(|session, lost| {
             let pacing = session.pacing(usize::MAX);
@@ -324,6 +360,17 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// [`TensorError::Value`] where `position` is outside the context; those of building the step.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Sampler, Session, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let session = Session::new(&*model, 64, &device)?;
+    /// let plan = session.plan_of_step(10, &mut Sampler::default())?.expect("there is something to compute");
+    /// assert!(plan.amount().ops > 20_000_000); // a multiplication and an addition for each of 10.6 million weights
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn plan_of_step(mut self, position: usize, sampler: &mut Sampler) -> TensorResult<Option<Arc<Plan>>> {
         if position >= self.context {
             return Err(TensorError::Value(format!("position {position} is outside the context of {}", self.context)));
@@ -425,6 +472,21 @@ impl Generation<'_, '_> {
     ///
     /// # Errors
     /// [`TensorError::Numeric`] where the logits contain NaN; those of the evaluation.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Sampler, Session, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let mut session = Session::new(&*model, 64, &device)?;
+    /// let logits = session.prompt(&[30, 27, 25, 17, 27], || false)?.expect("nobody stopped it"); // ROMEO
+    /// let mut sampler = Sampler::default();
+    /// let mut generation = session.generate(logits, &mut sampler)?.at_most(2);
+    /// assert_eq!(generation.token()?, Some(10)); // a colon
+    /// assert_eq!(generation.token()?, Some(0)); // the end of the line
+    /// assert_eq!(generation.token()?, None);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn token(&mut self) -> TensorResult<Option<u32>> {
         loop {
             let pacing = self.session.pacing(self.wanted);

@@ -126,6 +126,17 @@ pub struct Layer<'a> {
 ///
 /// # Errors
 /// If the shapes differ, or those of the model.
+///
+/// ```
+/// use tensorlogic::models::{self, Weights};
+/// use tensorlogic::prelude::*;
+/// let device = Device::cpu();
+/// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+/// let (tokens, targets) = (Tensor::new(&[[30, 27, 25, 17]], &device)?, Tensor::new(&[[27, 25, 17, 27]], &device)?); // ROME, OMEO
+/// let loss = models::loss(&*model, &tokens, &targets)?.item()?;
+/// assert!(loss < 1.0); // to guess one of 65 characters costs ln 65 = 4.17
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn loss(model: &dyn Model, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
     loss_with(model, tokens, targets, Reduction::Mean)
 }
@@ -134,6 +145,18 @@ pub fn loss(model: &dyn Model, tokens: &Tensor, targets: &Tensor) -> TensorResul
 ///
 /// # Errors
 /// See [`loss`].
+///
+/// ```
+/// use tensorlogic::models::{self, Weights};
+/// use tensorlogic::prelude::*;
+/// let device = Device::cpu();
+/// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+/// let (tokens, targets) = (Tensor::new(&[[30, 27, 25, 17]], &device)?, Tensor::new(&[[27, 25, 17, 27]], &device)?); // ROME, OMEO
+/// let mean = models::loss_with(&*model, &tokens, &targets, Reduction::Mean)?.item()?;
+/// let sum = models::loss_with(&*model, &tokens, &targets, Reduction::Sum)?.item()?;
+/// assert!((sum - 4.0 * mean).abs() < 1e-3); // of four targets
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
     loss_of(model, &mut Pass::tokens(tokens), targets, reduction)
 }
@@ -142,6 +165,18 @@ pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction
 ///
 /// # Errors
 /// See [`loss`].
+///
+/// ```
+/// use tensorlogic::models::{self, Pass, Weights};
+/// use tensorlogic::prelude::*;
+/// let device = Device::cpu();
+/// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+/// let (tokens, targets) = (Tensor::new(&[[30, 27, 25, 17]], &device)?, Tensor::new(&[[27, 25, 17, 27]], &device)?); // ROME, OMEO
+/// let mut pass = Pass::tokens(&tokens).checkpointing(true);
+/// let loss = models::loss_of(&*model, &mut pass, &targets, Reduction::Mean)?.item()?;
+/// assert!((loss - models::loss(&*model, &tokens, &targets)?.item()?).abs() < 1e-3); // checkpoints change no value
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn loss_of(model: &dyn Model, pass: &mut Pass<'_>, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
     let logits = model.logits(&model.forward(pass, &mut KvCache::none())?)?;
     let vocab = *logits.dims().last().unwrap_or(&0) as isize;
@@ -183,6 +218,16 @@ pub struct ModelShape {
 /// # Errors
 /// When the architecture or a setting is not known or not implemented (the message names key, value and file), a tensor is left over, is
 /// missing or of another shape than the settings say, or the system fails.
+///
+/// ```
+/// use tensorlogic::models::{self, Weights};
+/// use tensorlogic::{DType, Device};
+/// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+/// let shape = model.shape();
+/// assert_eq!((shape.architecture, shape.layers, shape.width, shape.vocab), ("gpt2", 6, 384, 65));
+/// assert_eq!(shape.dtype, DType::F32); // of activations, on the CPU
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Model>> {
     let settings = Settings::new(weights)?;
     let description = describe(weights, &settings)?;
@@ -255,6 +300,16 @@ impl Projection {
     ///
     /// # Errors
     /// Those of [`Tensor::matmul`], for a last dimension of another size; those of adding the bias and of the adapter.
+    ///
+    /// ```
+    /// use tensorlogic::models::Projection;
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let (weight, bias) = (Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &device)?, Tensor::new(&[10.0, 20.0], &device)?);
+    /// let y = Projection::new(weight, Some(bias)).forward(&Tensor::new(&[[1.0, 1.0]], &device)?)?;
+    /// assert_eq!(y.to_vec2::<f32>()?, [[13.0, 27.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let rounded = self.rounds.then(|| x.cast(DType::BF16)?.cast(x.dtype())).transpose()?;

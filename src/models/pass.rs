@@ -84,6 +84,16 @@ impl<'a> Pass<'a> {
     ///
     /// # Errors
     /// [`TensorError::Value`] where tokens are not `[T]` or `[B,T]`, or embeddings not `[B,T,d]`; those of `table` and of the cast.
+    ///
+    /// ```
+    /// use tensorlogic::models::Pass;
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let (tokens, table) = (Tensor::new(&[2, 0], &device)?, Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &device)?);
+    /// let (x, length) = Pass::tokens(&tokens).embed(DType::F32, |ids| table.embedding(ids))?;
+    /// assert_eq!((x.to_vec3::<f32>()?, length), (vec![vec![vec![5.0, 6.0], vec![1.0, 2.0]]], 2));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn embed(&self, dtype: DType, table: impl FnOnce(&Tensor) -> TensorResult<Tensor>) -> TensorResult<(Tensor, usize)> {
         match self.source {
             PassSource::Tokens(tokens) => {

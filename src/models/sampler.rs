@@ -49,6 +49,13 @@ impl Sampler {
     ///
     /// # Errors
     /// [`TensorError::Config`], which names the setting.
+    ///
+    /// ```
+    /// use tensorlogic::models::Sampler;
+    /// assert!(Sampler { temperature: 0.8, top_p: 0.95, ..Sampler::default() }.check().is_ok());
+    /// let error = Sampler { top_p: 1.5, ..Sampler::default() }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "top-p is 1.5; expected more than 0, at most 1");
+    /// ```
     pub fn check(&self) -> TensorResult<()> {
         let wrong = |what: &str, v: f64, want: &str| Err(TensorError::Config(format!("{what} is {v}; expected {want}")));
         match self {
@@ -97,6 +104,15 @@ impl Sampler {
     ///
     /// # Errors
     /// [`TensorError::Numeric`] where a logit is NaN; [`TensorError::Value`] where there are none.
+    ///
+    /// ```
+    /// use tensorlogic::models::Sampler;
+    /// let logits = [0.1f32, 2.0, 1.9];
+    /// assert_eq!(Sampler::default().choose_host(&mut logits.clone(), &[])?, 1);
+    /// let mut varied = Sampler { repetition_penalty: 2.0, ..Sampler::default() };
+    /// assert_eq!(varied.choose_host(&mut logits.clone(), &[1])?, 2); // token 1 was there: its logit counts as 1
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn choose_host(&mut self, logits: &mut [f32], past: &[u32]) -> TensorResult<u32> {
         if logits.is_empty() {
             return Err(TensorError::Value("no logits".into()));

@@ -239,6 +239,15 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the file does not name its architecture.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.need("block_count", "n_layer", 1000)?, 2); // by `n_layer`, since this is a folder
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(weights: &'a Weights) -> TensorResult<Settings<'a>> {
         let architecture = weights.architecture()?;
         // The keys of quantized layers are accounted for.
@@ -293,6 +302,17 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.number("attention.layer_norm_epsilon", "layer_norm_epsilon")?, Some(1e-5));
+    /// assert_eq!(settings.number("rope.freq_base", "rope_theta")?, None);
+    /// assert!(settings.number("activation", "activation_function").is_err()); // a text
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn number(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
         let Some(raw) = self.raw(gguf, hub)? else { return Ok(None) };
         let number = match raw {
@@ -306,6 +326,16 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.positive("attention.layer_norm_epsilon", "layer_norm_epsilon")?, Some(1e-5));
+    /// assert!(settings.positive("attention.dropout", "attn_pdrop").is_err()); // it is 0
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn positive(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
         match (self.number(gguf, hub)?, self.raw(gguf, hub)?) {
             (Some(n), Some(raw)) if n <= 0.0 => self.is_not(gguf, hub, raw, "a number above 0"),
@@ -317,6 +347,16 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.text("activation", "activation_function")?, Some("gelu_new"));
+    /// assert!(settings.text("block_count", "n_layer").is_err()); // a number
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn text(&self, gguf: &str, hub: &str) -> TensorResult<Option<&'a str>> {
         let Some(raw) = self.raw(gguf, hub)? else { return Ok(None) };
         let text = match raw {
@@ -330,6 +370,15 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.texts("architectures")?, Some(vec!["GPT2LMHeadModel"]));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn texts(&self, hub: &str) -> TensorResult<Option<Vec<&'a str>>> {
         match self.raw(NONE, hub)? {
             None => Ok(None),
@@ -342,6 +391,16 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/encoders/models2/dinov2-base", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.numbers("out_indices")?, Some(vec![3.0]));
+    /// assert_eq!(settings.numbers("no_such_key")?, None);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn numbers(&self, hub: &str) -> TensorResult<Option<Vec<f64>>> {
         match self.raw(NONE, hub)? {
             None => Ok(None),
@@ -393,6 +452,16 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.flag("attention.scale", "scale_attn_weights")?, Some(true));
+    /// assert_eq!(settings.flag("attention.causal", "no_such_key")?, None);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn flag(&self, gguf: &str, hub: &str) -> TensorResult<Option<bool>> {
         let Some(raw) = self.raw(gguf, hub)? else { return Ok(None) };
         let flag = match raw {
@@ -409,6 +478,16 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.size("embedding_length", "n_embd", 1 << 20)?, Some(60));
+    /// assert!(settings.size("embedding_length", "n_embd", 32).is_err()); // more than the limit
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn size(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<Option<usize>> {
         let Some(v) = self.number(gguf, hub)? else { return Ok(None) };
         let name = self.name(gguf, hub);
@@ -423,6 +502,17 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is missing or something else.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// assert_eq!(settings.need("attention.head_count", "n_head", 1 << 14)?, 3);
+    /// let error = settings.need("expert_count", "num_experts", 1 << 14).unwrap_err().to_string();
+    /// assert!(error.ends_with("`num_experts` is missing"), "{error}");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn need(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<usize> {
         self.size(gguf, hub, limit)?.ok_or_else(|| self.wrong(format!("`{}` is missing", self.name(gguf, hub))))
     }
@@ -431,6 +521,17 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is another one; `why` ends the message.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// settings.only_number("context_length", "n_positions", 128.0, "only 128 positions are implemented")?;
+    /// let error = settings.only_number("block_count", "n_layer", 12.0, "only 12 layers are implemented").unwrap_err().to_string();
+    /// assert!(error.ends_with("`n_layer` is 2; only 12 layers are implemented"), "{error}");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn only_number(&self, gguf: &str, hub: &str, want: f64, why: &str) -> TensorResult<()> {
         match self.number(gguf, hub)? {
             Some(v) if v != want => Err(self.refuse(gguf, hub, why)),
@@ -442,6 +543,17 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// When the value is another one; `why` ends the message.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("tests/vectors/models/gpt2-odd", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// settings.only_flag("attention.cross", "add_cross_attention", false, "only decoders are implemented")?;
+    /// let error = settings.only_flag("tied", "tie_word_embeddings", false, "only separate heads are implemented").unwrap_err();
+    /// assert!(error.to_string().ends_with("`tie_word_embeddings` is true; only separate heads are implemented"), "{error}");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn only_flag(&self, gguf: &str, hub: &str, want: bool, why: &str) -> TensorResult<()> {
         match self.flag(gguf, hub)? {
             Some(v) if v != want => Err(self.refuse(gguf, hub, why)),
@@ -520,6 +632,22 @@ impl<'a> Settings<'a> {
     ///
     /// # Errors
     /// Names the first such key, its value, and the file.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Settings, Weights};
+    /// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
+    /// let settings = Settings::new(&weights)?;
+    /// let error = settings.finish().unwrap_err().to_string();
+    /// assert!(error.contains("`gpt2.block_count` is 6; "), "{error}"); // nobody has asked for it yet
+    /// for key in ["block_count", "context_length", "embedding_length", "feed_forward_length"] {
+    ///     settings.number(key, "not_in_a_folder")?;
+    /// }
+    /// settings.number("attention.head_count", "n_head")?;
+    /// settings.number("attention.layer_norm_epsilon", "layer_norm_epsilon")?;
+    /// assert!(settings.finish().is_ok());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn finish(&self) -> TensorResult<()> {
         match (self.weights.gguf(), self.weights.config()) {
             (Some(gguf), _) => {

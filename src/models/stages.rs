@@ -41,6 +41,17 @@ impl LayerStages {
     ///
     /// # Errors
     /// [`TensorError::Config`] where there are fewer layers than parts, or no part; those of reading the model's settings.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{LayerStages, Weights};
+    /// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
+    /// let stages = LayerStages::of(&weights, 2)?;
+    /// assert_eq!(stages.layers(), [0..3, 3..6]);
+    /// assert!(stages.bytes()[0] > stages.bytes()[1]); // the first part has the embeddings too
+    /// assert!(LayerStages::of(&weights, 7).is_err()); // there are six layers
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn of(weights: &Weights, count: usize) -> TensorResult<LayerStages> {
         let layers = describe(weights, &Settings::new(weights)?)?.layers.len();
         let (mut own, mut ends) = (vec![0u64; layers], 0);
@@ -78,6 +89,16 @@ impl LayerStages {
     /// # Errors
     /// [`TensorError::Config`] where there is not one item of `weights` for each part, [`TensorError::Unsupported`] where layers read more of each other than
     /// the residual stream; those of [`models::load`](crate::models::load).
+    ///
+    /// ```
+    /// use tensorlogic::models::{LayerStages, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let weights = (0..2).map(|_| Weights::open("models/tiny/tiny.gguf", &Device::cpu())).collect::<TensorResult<Vec<_>>>()?;
+    /// let model = LayerStages::of(&weights[0], 2)?.load(&weights, None)?;
+    /// assert_eq!(model.shape().places.len(), 6); // a device for each layer
+    /// assert!(model.shape().places.iter().all(|place| *place == Some(Device::cpu())));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn load(&self, weights: &[Weights], dtype: Option<DType>) -> TensorResult<Box<dyn Model>> {
         if weights.len() != self.layers.len() {
             return Err(TensorError::Config(format!("weights for {} devices, {} parts", weights.len(), self.layers.len())));
@@ -104,6 +125,20 @@ impl LayerStages {
     ///
     /// # Errors
     /// As for [`LayerStages::load`], on every rank where one has an error; those of the transport.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tensorlogic::distributed::join;
+    /// use tensorlogic::models::{LayerStages, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let ranks = join(Duration::from_secs(60), |why| eprintln!("{why}"))?; // of `mpirun -n 2`
+    /// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
+    /// assert!(ranks.is_first());
+    /// let (stages, model) = LayerStages::lead(Ok(&weights), None, &ranks)?;
+    /// assert_eq!(stages.layers(), [0..3, 3..6]);
+    /// assert_eq!(model.distant_bytes(), stages.bytes()[1]); // what the other rank holds
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn lead(weights: TensorResult<&Weights>, dtype: Option<DType>, ranks: &Ranks) -> TensorResult<(LayerStages, Box<dyn Model>)> {
         let found = weights.and_then(|w| Ok((LayerStages::of(w, ranks.size())?, dtype_of(w, dtype)?, w)));
         let (stages, dtype, weights) = ranks.all_ok(found)?;
@@ -287,6 +322,18 @@ impl Drop for Leader {
 ///
 /// # Errors
 /// This rank's own; [`TensorError::Rank`] where another rank failed before the first pass.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tensorlogic::distributed::join;
+/// use tensorlogic::models::{Weights, stages::follow};
+/// use tensorlogic::prelude::*;
+/// let ranks = join(Duration::from_secs(60), |why| eprintln!("{why}"))?; // of `mpirun -n 2`
+/// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
+/// assert_eq!(ranks.rank(), 1); // rank 0 calls `LayerStages::lead`
+/// follow(Ok(&weights), &ranks)?;
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn follow(weights: TensorResult<&Weights>, ranks: &Ranks) -> TensorResult<()> {
     let weights = ranks.all_ok(weights)?;
     let words: Vec<u64> = ranks.share(Vec::new())?.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();

@@ -37,6 +37,16 @@ impl Weights {
     /// # Errors
     /// [`TensorError::Io`] where a file cannot be read, [`TensorError::Format`] where it is damaged, [`TensorError::Unsupported`] for a
     /// version of GGUF that is not supported.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::Weights;
+    /// let device = Device::cpu();
+    /// assert!(Weights::open("models/tiny/tiny.gguf", &device)?.gguf().is_some());
+    /// assert!(Weights::open("tests/vectors/models/gpt2-odd", &device)?.is_hub());
+    /// assert!(Weights::open("no/such/file.gguf", &device).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>, device: &Device) -> TensorResult<Weights> {
         let path = path.as_ref();
         let meta = std::fs::metadata(path).map_err(|e| TensorError::io(path, e))?;
@@ -130,6 +140,14 @@ impl Weights {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the file does not name it, or not as a string.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::Weights;
+    /// assert_eq!(Weights::open("models/tiny/tiny.gguf", &Device::cpu())?.architecture()?, "gpt2");
+    /// assert_eq!(Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?.architecture()?, "bert");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn architecture(&self) -> TensorResult<&str> {
         match &self.source {
             WeightSource::Gguf(g) => g.str("general.architecture"),
@@ -178,6 +196,16 @@ impl Weights {
     /// # Errors
     /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported,
     /// [`TensorError::Io`] where the file was changed since it was opened; those of [`Tensor::from_bytes`].
+    ///
+    /// ```
+    /// use tensorlogic::models::Weights;
+    /// use tensorlogic::prelude::*;
+    /// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
+    /// let table = weights.any("position_embd.weight")?;
+    /// assert_eq!((table.dims(), table.dtype()), (&[256, 384][..], DType::F16));
+    /// assert!(weights.any("no_such_tensor").is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn any(&self, name: &str) -> TensorResult<Tensor> {
         if let (WeightSource::Hub { files, .. }, Some(quantized)) = (&self.source, self.quantized()?)
             && let Some(Blocks { dtype, shape, bytes }) = quantized.weight(files, name)?

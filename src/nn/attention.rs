@@ -71,6 +71,20 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     /// When a shape is not as above; for a causal layer with a memory, whose positions have no common order.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::MultiHeadAttention;
+    ///
+    /// let (device, mut rng) = (Device::cpu(), Rng::new(1));
+    /// let layer = MultiHeadAttention::new(8, 2, false, true, [0.1, 0.1], &mut rng, &device)?;
+    /// let (x, memory) = (rng.normal(&[1, 2, 8], DType::F32, &device)?, rng.normal(&[1, 3, 8], DType::F32, &device)?);
+    /// // A mask that hides the last of three keys does the same as to leave it out.
+    /// let mask = Tensor::new(&[true, true, false], &device)?;
+    /// let (masked, shorter) = (layer.attend(&x, Some(&memory), Some(&mask))?, layer.attend(&x, Some(&memory.narrow(1, 0, 2)?), None)?);
+    /// assert!(masked.sub(&shorter)?.abs()?.max_all()?.item()? < 1e-5);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn attend(&self, x: &Tensor, memory: Option<&Tensor>, mask: Option<&Tensor>) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -46,6 +46,18 @@ impl Dropout {
     ///
     /// # Errors
     /// When the probability is not between 0 and 1.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Dropout, ModuleExt};
+    ///
+    /// let drop = Dropout::new(0.25, 7);
+    /// let draw = drop.draw()?.expect("active while training");
+    /// assert_eq!((draw.p, drop.rng().draws), (0.25, 1));
+    /// drop.eval();
+    /// assert!(drop.draw()?.is_none());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn draw(&self) -> TensorResult<Option<AttentionDropout>> {
         if !self.is_active() {
             return Ok(None);

@@ -18,6 +18,17 @@ impl Embedding {
     ///
     /// # Errors
     /// When the table would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::Embedding;
+    ///
+    /// let table = Embedding::new(10, 4, 1.0, &mut Rng::new(1), &Device::cpu())?;
+    /// let rows = table.forward(&Tensor::new(&[[3, 5, 3]], &Device::cpu())?)?;
+    /// assert_eq!(rows.dims(), [1, 3, 4]);
+    /// assert_eq!(rows.i((0, 0))?.to_vec()?, rows.i((0, 2))?.to_vec()?); // both are row 3 of the table
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(count: usize, width: usize, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Embedding> {
         Ok(Embedding { weight: Param::new(&init::normal(&[count, width], std, rng, device)?)?, padding: None })
     }
@@ -26,6 +37,15 @@ impl Embedding {
     ///
     /// # Errors
     /// If the table has no such row.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::Embedding;
+    ///
+    /// let table = Embedding::new(10, 2, 1.0, &mut Rng::new(1), &Device::cpu())?.with_padding(0)?;
+    /// assert_eq!(table.forward(&Tensor::new(&[0], &Device::cpu())?)?.to_vec()?, [0.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn with_padding(mut self, padding: usize) -> TensorResult<Embedding> {
         let table = self.weight.get().detach();
         if padding >= table.shape()[0] {

@@ -74,6 +74,16 @@ impl EncoderBlock {
     ///
     /// # Errors
     /// [`TensorError::Config`] where `width` is not divisible by `heads`; when a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{EncoderBlock, EncoderConfig, ModuleExt};
+    ///
+    /// let block = EncoderBlock::new(EncoderConfig::new(8, 2, 16), &mut Rng::new(1), &Device::cpu())?;
+    /// assert_eq!(block.parameter_count(), 600);
+    /// assert!(EncoderBlock::new(EncoderConfig::new(8, 3, 16), &mut Rng::new(1), &Device::cpu()).is_err()); // 8 is no multiple of 3
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(config: EncoderConfig, rng: &mut Rng, device: &Device) -> TensorResult<EncoderBlock> {
         let EncoderConfig { width, heads, hidden, dropout, causal, eps, .. } = config;
         // Of a uniform distribution within ±√(6 / (inputs + outputs)), and within ±1/√inputs.
@@ -100,6 +110,21 @@ impl EncoderBlock {
     ///
     /// # Errors
     /// When the input is not `[B, T, width]`, or the mask does not broadcast to `[B, heads, T, T]`.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{EncoderBlock, EncoderConfig, ModuleExt};
+    ///
+    /// let (device, mut rng) = (Device::cpu(), Rng::new(1));
+    /// let block = EncoderBlock::new(EncoderConfig::new(8, 2, 16), &mut rng, &device)?;
+    /// block.eval();
+    /// let x = rng.normal(&[1, 3, 8], DType::F32, &device)?;
+    /// // The third position is padding, which the others do not see.
+    /// let padded = block.encode(&x, Some(&Tensor::new(&[true, true, false], &device)?))?.narrow(1, 0, 2)?;
+    /// let alone = block.encode(&x.narrow(1, 0, 2)?, None)?;
+    /// assert!(padded.sub(&alone)?.abs()?.max_all()?.item()? < 1e-5);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn encode(&self, x: &Tensor, mask: Option<&Tensor>) -> TensorResult<Tensor> {
         let attend = |x: &Tensor| self.drop[1].forward(&self.self_attn.attend(x, None, mask)?);
@@ -120,6 +145,22 @@ impl EncoderBlock {
     ///
     /// # Errors
     /// If a name is missing or a shape differs; then nothing changes.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use std::collections::BTreeMap;
+    /// use tensorlogic::io::SafeTensors;
+    /// use tensorlogic::nn::{EncoderBlock, EncoderConfig};
+    ///
+    /// let (device, prefix) = (Device::cpu(), "post.relu.none.param.");
+    /// let file = SafeTensors::open("tests/vectors/encoder/encoder.safetensors")?; // written by PyTorch
+    /// let named = file.tensors().iter().filter_map(|t| Some((t.name.strip_prefix(prefix)?.to_string(), file.load(&t.name, &device))));
+    /// let state = named.map(|(name, value)| Ok((name, value?))).collect::<TensorResult<BTreeMap<_, _>>>()?;
+    /// let block = EncoderBlock::new(EncoderConfig::new(16, 4, 40), &mut Rng::new(1), &device)?;
+    /// block.load_torch(&state)?;
+    /// assert_eq!(block.self_attn.c_attn.weight.get().to_vec()?, state["self_attn.in_proj_weight"].to_vec()?);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn load_torch(&self, state: &BTreeMap<String, Tensor>) -> TensorResult<()> {
         let mut own = BTreeMap::new();
         for (name, _) in self.named_parameters() {

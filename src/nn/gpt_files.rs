@@ -36,6 +36,16 @@ impl GptConfig {
     ///
     /// # Errors
     /// If it is not GPT-2's, a size is missing or 0, or a key requires a model other than [`Gpt`].
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use tensorlogic::nn::GptConfig;
+    ///
+    /// let sizes = json!({ "model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768 });
+    /// assert_eq!(GptConfig::from_hub(&sizes)?, GptConfig::GPT2);
+    /// assert!(GptConfig::from_hub(&json!({ "model_type": "llama" })).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_hub(config: &Value) -> TensorResult<GptConfig> {
         if config["model_type"] != "gpt2" {
             return Err(TensorError::format("config", format!("`model_type` is {}, not gpt2", config["model_type"])));
@@ -69,6 +79,19 @@ impl GptConfig {
     ///
     /// # Errors
     /// If a weight is missing, or an evaluation fails.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+    ///
+    /// let config = GptConfig { vocab: 65, context: 8, layers: 1, heads: 2, width: 16, bias: false, dropout: 0.0 };
+    /// let model = Gpt::padded(config, 64, &mut Rng::new(1), &Device::cpu())?; // 128 rows for 65 tokens
+    /// let weights = config.weights_to_hub(&model.state())?;
+    /// assert_eq!(weights["transformer.wte.weight"].dims(), [65, 16]);
+    /// assert_eq!(weights["transformer.h.0.attn.c_attn.weight"].dims(), [16, 48]); // [inputs, outputs]
+    /// assert_eq!(weights["transformer.h.0.mlp.c_fc.bias"].to_vec()?, [0.0; 64]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn weights_to_hub(&self, own: &BTreeMap<String, Tensor>) -> TensorResult<BTreeMap<String, Tensor>> {
         let mut out = BTreeMap::new();
         for (name, t) in own {
@@ -104,6 +127,20 @@ impl Gpt {
     ///
     /// # Errors
     /// If a weight is missing or of another shape; nothing changes then.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::io::SafeTensors;
+    /// use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+    ///
+    /// let folder = "tests/vectors/models/gpt2-odd"; // as from the Hub
+    /// let config = GptConfig::from_hub(&serde_json::from_slice(&std::fs::read(format!("{folder}/config.json"))?)?)?;
+    /// let model = Gpt::new(config, &mut Rng::new(1), &Device::cpu())?;
+    /// let files = SafeTensors::open(folder)?;
+    /// model.load_hub(&files)?;
+    /// assert_eq!(model.state()["wpe.weight"].to_vec()?, files.load("transformer.wpe.weight", &Device::cpu())?.to_vec()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn load_hub(&self, files: &SafeTensors) -> TensorResult<()> {
         let mut values = BTreeMap::new();
         for (name, p) in self.named_parameters() {

@@ -20,6 +20,16 @@ impl Linear {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::Linear;
+    ///
+    /// let layer = Linear::new(4, 3, true, &mut Rng::new(1), &Device::cpu())?;
+    /// assert_eq!(layer.weight.get().dims(), [3, 4]);
+    /// assert!(layer.weight.get().abs()?.max_all()?.item()? <= 0.5); // 1/√4
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(inputs: usize, outputs: usize, bias: bool, rng: &mut Rng, device: &Device) -> TensorResult<Linear> {
         let weight = Param::new(&init::kaiming_uniform(&[outputs, inputs], inputs, rng, device)?)?;
         let bias = if bias { Some(Param::new(&init::kaiming_uniform(&[outputs], inputs, rng, device)?)?) } else { None };
@@ -30,6 +40,16 @@ impl Linear {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::Linear;
+    ///
+    /// let layer = Linear::normal(4, 3, true, 0.02, &mut Rng::new(1), &Device::cpu())?;
+    /// let y = layer.forward(&Tensor::zeros(&[1, 4], DType::F32, &Device::cpu())?)?;
+    /// assert_eq!(y.to_vec()?, [0.0; 3]); // the bias
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn normal(inputs: usize, outputs: usize, bias: bool, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Linear> {
         let weight = Param::new(&init::normal(&[outputs, inputs], std, rng, device)?)?;
         let bias = if bias { Some(Param::new(&Tensor::zeros(&[outputs], DType::F32, device)?)?) } else { None };

@@ -35,6 +35,15 @@ impl LoraConfig {
 
     /// # Errors
     /// If a value is out of range.
+    ///
+    /// ```
+    /// use tensorlogic::nn::LoraConfig;
+    ///
+    /// LoraConfig::default().check()?;
+    /// let error = LoraConfig { rank: 0, ..LoraConfig::default() }.check().unwrap_err();
+    /// assert!(error.to_string().contains("expected a rank from 1 to 65536"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn check(&self) -> TensorResult<()> {
         if self.rank == 0 || self.rank > 1 << 16 || !self.alpha.is_finite() || !(0.0..1.0).contains(&self.dropout) {
             let m = format!("adapters of rank {}, alpha {} and dropout {}", self.rank, self.alpha, self.dropout);
@@ -61,6 +70,17 @@ impl Lora {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Lora, LoraConfig};
+    ///
+    /// let mut rng = Rng::new(1);
+    /// let adapter = Lora::new(8, 3, &LoraConfig::default(), &mut rng, &Device::cpu())?;
+    /// let x = rng.normal(&[2, 8], DType::F32, &Device::cpu())?;
+    /// assert_eq!(adapter.forward(&x)?.to_vec()?, [0.0; 6]); // nothing, before it is trained
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(inputs: usize, outputs: usize, config: &LoraConfig, rng: &mut Rng, device: &Device) -> TensorResult<Lora> {
         let a = init::kaiming_uniform(&[config.rank, inputs], inputs, rng, device)?;
         let b = Tensor::zeros(&[outputs, config.rank], DType::F32, device)?;
@@ -71,6 +91,18 @@ impl Lora {
     ///
     /// # Errors
     /// If they are not float tensors.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Lora, LoraConfig};
+    ///
+    /// let config = LoraConfig { rank: 1, alpha: 2.0, ..LoraConfig::default() };
+    /// let (a, b) = (Tensor::new(&[[1.0, 2.0]], &Device::cpu())?, Tensor::new(&[[1.0], [3.0]], &Device::cpu())?);
+    /// let adapter = Lora::from_parts(&a, &b, &config, 0)?;
+    /// let x = Tensor::new(&[[1.0, 1.0]], &Device::cpu())?;
+    /// assert_eq!(adapter.forward(&x)?.to_vec()?, [6.0, 18.0]); // 2 · 3 · [1, 3]
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn from_parts(a: &Tensor, b: &Tensor, config: &LoraConfig, seed: u64) -> TensorResult<Lora> {
         let dropout = Arc::new(Dropout::new(config.dropout, seed));
         Ok(Lora { a: Param::new(a)?, b: Param::new(b)?, scale: config.scale(), dropout })
@@ -80,6 +112,17 @@ impl Lora {
     ///
     /// # Errors
     /// When the shapes of `a` and `b` do not fit each other, or they are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Lora, LoraConfig};
+    ///
+    /// let config = LoraConfig { rank: 1, alpha: 2.0, ..LoraConfig::default() };
+    /// let (a, b) = (Tensor::new(&[[1.0, 2.0]], &Device::cpu())?, Tensor::new(&[[1.0], [3.0]], &Device::cpu())?);
+    /// let adapter = Lora::from_parts(&a, &b, &config, 0)?;
+    /// assert_eq!(adapter.delta()?.to_vec2::<f32>()?, [[2.0, 4.0], [6.0, 12.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn delta(&self) -> TensorResult<Tensor> {
         let product = self.b.get().detach().cast(DType::F32)?.matmul(&self.a.get().detach().cast(DType::F32)?)?;
         product.mul(crate::ops::Lit(self.scale))

@@ -92,6 +92,19 @@ impl dyn Module + '_ {
     ///
     /// # Errors
     /// If a stream has no state of its name; then nothing changes.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::Dropout;
+    ///
+    /// let (drop, x) = (Dropout::new(0.5, 7), Tensor::ones(&[16], DType::F32, &Device::cpu())?);
+    /// let module: &dyn Module = &drop;
+    /// let before = module.random_state();
+    /// let first = drop.forward(&x)?.to_vec()?;
+    /// module.load_random_state(&before)?;
+    /// assert_eq!(drop.forward(&x)?.to_vec()?, first); // the same draw again
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()> {
         let mut missing = None;
         walk(self, "", &mut |name, m| {

@@ -21,6 +21,16 @@ impl LayerNorm {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::LayerNorm;
+    ///
+    /// let norm = LayerNorm::new(2, true, 1e-5, &Device::cpu())?;
+    /// let y = norm.forward(&Tensor::new(&[[1.0, 3.0]], &Device::cpu())?)?.to_vec()?;
+    /// assert!(y.iter().zip([-1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{y:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(width: usize, bias: bool, eps: f64, device: &Device) -> TensorResult<LayerNorm> {
         let weight = Param::new(&Tensor::ones(&[width], DType::F32, device)?)?;
         let bias = if bias { Some(Param::new(&Tensor::zeros(&[width], DType::F32, device)?)?) } else { None };
@@ -50,6 +60,16 @@ impl RMSNorm {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::RMSNorm;
+    ///
+    /// let norm = RMSNorm::new(2, 1e-5, &Device::cpu())?;
+    /// let y = norm.forward(&Tensor::new(&[[1.0, 7.0]], &Device::cpu())?)?.to_vec()?; // the root of the mean square is 5
+    /// assert!(y.iter().zip([0.2, 1.4]).all(|(a, b)| (a - b).abs() < 1e-4), "{y:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(width: usize, eps: f64, device: &Device) -> TensorResult<RMSNorm> {
         Ok(RMSNorm { weight: Param::new(&Tensor::ones(&[width], DType::F32, device)?)?, eps })
     }

@@ -60,6 +60,16 @@ impl Mlp {
     ///
     /// # Errors
     /// Those of [`Linear::new`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Mlp, ModuleExt};
+    ///
+    /// let model = Mlp::new(&[2, 8, 1], Tensor::relu, &mut Rng::new(1), &Device::cpu())?;
+    /// assert_eq!(model.parameter_count(), 2 * 8 + 8 + 8 + 1);
+    /// assert_eq!(model.forward(&Tensor::zeros(&[5, 2], DType::F32, &Device::cpu())?)?.dims(), [5, 1]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(widths: &[usize], act: fn(&Tensor) -> TensorResult<Tensor>, rng: &mut Rng, device: &Device) -> TensorResult<Mlp> {
         let layers = widths.windows(2).map(|w| Linear::new(w[0], w[1], true, rng, device)).collect::<TensorResult<_>>()?;
         Ok(Mlp { layers, act })

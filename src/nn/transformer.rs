@@ -77,6 +77,17 @@ impl Gpt {
     ///
     /// # Errors
     /// [`TensorError::Config`] where the width is not divisible by the number of heads; when a parameter would have too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+    ///
+    /// let config = GptConfig { vocab: 65, context: 8, layers: 1, heads: 2, width: 16, bias: false, dropout: 0.0 };
+    /// let model = Gpt::new(config, &mut Rng::new(1), &Device::cpu())?;
+    /// // Embeddings of tokens and positions, twelve squares of the width in the block, three norms.
+    /// assert_eq!(model.parameter_count(), 65 * 16 + 8 * 16 + 12 * 16 * 16 + 3 * 16);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(config: GptConfig, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
         Gpt::padded(config, 1, rng, device)
     }
@@ -142,6 +153,18 @@ impl Gpt {
     ///
     /// # Errors
     /// When `tokens` is not `[B, T]` with T within the context, or `targets` does not have an integer for each of them.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Gpt, GptConfig};
+    ///
+    /// let config = GptConfig { vocab: 65, context: 8, layers: 1, heads: 2, width: 16, bias: false, dropout: 0.0 };
+    /// let model = Gpt::new(config, &mut Rng::new(1), &Device::cpu())?;
+    /// let (tokens, targets) = (Tensor::new(&[[5, 6, 7]], &Device::cpu())?, Tensor::new(&[[6, 7, 8]], &Device::cpu())?);
+    /// // Before training, all 65 tokens are about equally likely.
+    /// assert!((model.loss(&tokens, &targets)?.item()? - 65f64.ln()).abs() < 0.5);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
         let logits = self.forward(tokens)?.reshape(&[-1, self.config.vocab as isize])?;
         // The logits stay as the product gives them: as f32 they would be the largest tensor of a step.

@@ -173,6 +173,20 @@ impl CustomOp {
     /// # Errors
     /// When the shapes do not fit the form, the inputs live on different devices, or there is neither a form for this machine (or f64)
     /// nor a definition. WGSL code that the driver refuses is reported by the evaluation, with the code.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::ops::custom::CustomOp;
+    ///
+    /// static TIMES: CustomOp = CustomOp::elementwise("times")
+    ///     .wgsl("fn times(x: f32, k: f32) -> f32 { return k * x; }")
+    ///     .cpu(|x, p, out| out.iter_mut().zip(x[0]).for_each(|(y, x)| *y = p[0] * x));
+    ///
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// assert_eq!(TIMES.apply(&[&x], &[3.0])?.to_vec()?, [3.0, 6.0]);
+    /// assert_eq!(TIMES.apply(&[&x], &[0.5])?.to_vec()?, [0.5, 1.0]); // by the same plan
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn apply(&self, inputs: &[&Tensor], params: &[f64]) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -379,6 +379,15 @@ impl Tensor {
 ///
 /// # Errors
 /// When the shapes do not broadcast, or the dtypes do not promote.
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use tensorlogic::ops::loss::mse_loss;
+///
+/// let (x, target) = (Tensor::new(&[1.0, 4.0], &Device::cpu())?, Tensor::new(&[2.0, 1.0], &Device::cpu())?);
+/// assert_eq!(mse_loss(&x, &target)?.item()?, 5.0); // (1 + 9) / 2
+/// # Ok::<(), TensorError>(())
+/// ```
 #[track_caller]
 pub fn mse_loss(predictions: &Tensor, target: &Tensor) -> TensorResult<Tensor> {
     predictions.mse_loss(target, Reduction::Mean)

@@ -35,6 +35,18 @@ pub(super) fn factor(norm: &Tensor, max: f64) -> TensorResult<Tensor> {
 ///
 /// # Errors
 /// When the gradients are on different devices.
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use tensorlogic::optim::clip_grad_norm;
+///
+/// let p = Param::new(&Tensor::zeros(&[2], DType::F32, &Device::cpu())?)?;
+/// p.set_grad(Some(Tensor::new(&[3.0, 4.0], &Device::cpu())?));
+/// assert_eq!(clip_grad_norm(&[p.clone()], 1.0)?.item()?, 5.0); // what it was
+/// let grad = p.grad().expect("was set").to_vec()?;
+/// assert!((grad[0] - 0.6).abs() < 1e-5 && (grad[1] - 0.8).abs() < 1e-5);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
     no_grad(|| {
         let grads: Vec<Tensor> = params.iter().filter_map(Param::grad).collect();
@@ -53,6 +65,17 @@ pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
 ///
 /// # Errors
 /// Those of [`Tensor::clamp`].
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use tensorlogic::optim::clip_grad_value;
+///
+/// let p = Param::new(&Tensor::zeros(&[2], DType::F32, &Device::cpu())?)?;
+/// p.set_grad(Some(Tensor::new(&[3.0, -0.5], &Device::cpu())?));
+/// clip_grad_value(&[p.clone()], 1.0)?;
+/// assert_eq!(p.grad().expect("was set").to_vec()?, [1.0, -0.5]);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn clip_grad_value(params: &[Param], limit: f64) -> TensorResult<()> {
     no_grad(|| {
         for p in params {

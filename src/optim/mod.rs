@@ -121,6 +121,18 @@ impl Optimizer {
     ///
     /// # Errors
     /// If there are no parameters, or device errors.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0, 2.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.5)?;
+    /// p.get().sum_all()?.backward()?; // a gradient of ones
+    /// optimizer.step()?;
+    /// assert_eq!(p.get().to_vec()?, [0.5, 1.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(rule: impl Rule + 'static, params: Vec<(String, Param)>, lr: f64) -> TensorResult<Optimizer> {
         Optimizer::with_groups(rule, vec![ParamGroup::new(params)], lr)
     }
@@ -130,6 +142,20 @@ impl Optimizer {
     /// # Errors
     /// [`TensorError::Config`] where there are no groups or one is empty; when the parameters of a group are on different devices; device
     /// errors.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, ParamGroup, Sgd};
+    ///
+    /// let one = Tensor::new(&[1.0], &Device::cpu())?;
+    /// let (a, b) = (Param::new(&one)?, Param::new(&one)?);
+    /// let group = |name: &str, p: &Param| ParamGroup::new(vec![(name.into(), p.clone())]);
+    /// let mut optimizer = Optimizer::with_groups(Sgd::default(), vec![group("a", &a), group("b", &b).lr_scale(0.5)], 0.5)?;
+    /// a.get().add(&b.get())?.sum_all()?.backward()?;
+    /// optimizer.step()?;
+    /// assert_eq!((a.get().item()?, b.get().item()?), (0.5, 0.75));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn with_groups(rule: impl Rule + 'static, groups: Vec<ParamGroup>, lr: f64) -> TensorResult<Optimizer> {
         let rule: Arc<dyn Rule> = Arc::new(rule);
         let groups = groups.into_iter().map(|g| Group::new(g, &rule)).collect::<TensorResult<Vec<_>>>()?;
@@ -154,6 +180,17 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`TensorError::Config`] where `dtype` is neither f16 nor bf16; device errors.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0], &Device::cpu())?)?;
+    /// let optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.5)?.mixed_precision(DType::BF16)?;
+    /// assert_eq!(p.get().dtype(), DType::BF16);
+    /// assert_eq!(optimizer.state()?.0["param.p"].dtype(), DType::F32); // what updates are added to
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn mixed_precision(mut self, dtype: DType) -> TensorResult<Optimizer> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(TensorError::Config(format!("mixed precision is f16 or bf16, not {dtype}")));
@@ -174,6 +211,17 @@ impl Optimizer {
     ///
     /// # Errors
     /// When the loss is on another device than the parameters, or in a block format.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0], &Device::cpu())?)?;
+    /// let optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.5)?.mixed_precision(DType::F16)?;
+    /// let loss = Tensor::new(&[2.0], &Device::cpu())?;
+    /// assert_eq!(optimizer.scale_loss(&loss)?.item()?, 2.0 * 65536.0); // the scale to begin with
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn scale_loss(&self, loss: &Tensor) -> TensorResult<Tensor> {
         match &self.scaler {
             Some(s) => loss.mul(&s.scale().cast(loss.dtype())?),
@@ -210,6 +258,19 @@ impl Optimizer {
     ///
     /// # Errors
     /// Never; it is a `Result` so that it chains like the other methods.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.5)?;
+    /// p.get().sum_all()?.backward()?;
+    /// assert!(p.grad().is_some());
+    /// optimizer.zero_grad()?;
+    /// assert!(p.grad().is_none());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn zero_grad(&mut self) -> TensorResult<()> {
         self.groups.iter().flat_map(|g| &g.members).for_each(|m| m.param.zero_grad());
         Ok(())
@@ -220,6 +281,21 @@ impl Optimizer {
     ///
     /// # Errors
     /// The device's.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0, 2.0], &Device::cpu())?)?;
+    /// let optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.5)?;
+    /// let loss = p.get().square()?.sum_all()?;
+    /// loss.backward()?;
+    /// optimizer.eval_gradients(&[&loss])?;
+    /// let grad = p.grad().expect("collected");
+    /// assert!(grad.explain()?.is_empty()); // it is there: nothing is left to compute
+    /// assert_eq!(grad.to_vec()?, [2.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn eval_gradients(&self, also: &[&Tensor]) -> TensorResult<()> {
         let grads: Vec<Tensor> = self.groups.iter().flat_map(|g| &g.members).filter_map(|m| m.param.grad()).collect();
         eval_all(&grads.iter().chain(also.iter().copied()).collect::<Vec<_>>())
@@ -230,14 +306,41 @@ impl Optimizer {
     ///
     /// # Errors
     /// If no parameter has a gradient; device errors.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[3.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.25)?;
+    /// assert!(optimizer.step().is_err()); // there is no gradient yet
+    /// p.get().square()?.sum_all()?.backward()?;
+    /// optimizer.step()?;
+    /// assert_eq!((p.get().item()?, optimizer.steps()), (1.5, 1)); // 3 − 0.25 · 6
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn step(&mut self) -> TensorResult<()> {
         self.step_with(&[])
     }
 
-    /// The plan that [`Optimizer::step`] would run now, without running it: forward and backward pass included. The gradients are used up.
+    /// The plan that [`Optimizer::step`] would run now, without running it: forward and backward pass included. The update
+    /// counts as made, and runs with the next evaluation that needs a parameter's new value; clear the gradients before the next step.
     ///
     /// # Errors
     /// [`TensorError::State`] where no parameter has a gradient; those of planning.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[3.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.25)?;
+    /// p.get().square()?.sum_all()?.backward()?;
+    /// let plan = optimizer.explain()?;
+    /// assert!(plan.lines().last().is_some_and(|line| line.contains("dispatch")), "{plan}");
+    /// assert_eq!(optimizer.steps(), 1); // the update is made when somebody reads `p`
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn explain(&mut self) -> TensorResult<String> {
         no_grad(|| self.build())?;
         let plan = crate::eval::plan_of(&self.roots())?;
@@ -263,6 +366,19 @@ impl Optimizer {
     ///
     /// # Errors
     /// Like [`Optimizer::step`]. If memory runs out, nothing has changed: clear the gradients and try again with a smaller batch.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[3.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.25)?;
+    /// let loss = p.get().square()?.sum_all()?;
+    /// loss.backward()?;
+    /// optimizer.step_with(&[&loss])?;
+    /// assert_eq!((loss.item()?, p.get().item()?), (9.0, 1.5)); // the loss is that of the old value
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn step_with(&mut self, also: &[&Tensor]) -> TensorResult<()> {
         self.run(also, Optimizer::build)
     }
@@ -336,6 +452,18 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`TensorError::State`] where the states are distributed over ranks ([`crate::train::LaneStep::state`] gathers them).
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{AdamW, Optimizer};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0], &Device::cpu())?)?;
+    /// let optimizer = Optimizer::new(AdamW::default(), vec![("p".into(), p)], 1e-3)?;
+    /// let (state, steps) = optimizer.state()?;
+    /// assert_eq!(state.keys().collect::<Vec<_>>(), ["param.p", "state0.p", "state1.p"]);
+    /// assert_eq!(steps, 0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn state(&self) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
         if self.groups.iter().any(|g| g.slice.is_some()) {
             return Err(TensorError::State("the optimizer's states are distributed over ranks: LaneStep::state gathers them".into()));
@@ -366,6 +494,20 @@ impl Optimizer {
     ///
     /// # Errors
     /// If a name is missing or a shape differs.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{AdamW, Optimizer};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(AdamW::default(), vec![("p".into(), p.clone())], 1e-3)?;
+    /// let (state, steps) = optimizer.state()?;
+    /// p.get().sum_all()?.backward()?;
+    /// optimizer.step()?;
+    /// optimizer.load_state(&state, steps)?; // back to the beginning
+    /// assert_eq!((p.get().item()?, optimizer.steps()), (1.0, 0));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn load_state(&mut self, values: &BTreeMap<String, Tensor>, steps: u64) -> TensorResult<()> {
         let device = self.device();
         let find = |name: String, shape: &[usize]| -> TensorResult<Tensor> {

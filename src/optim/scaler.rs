@@ -32,6 +32,20 @@ impl LossScaler {
     ///
     /// # Errors
     /// Those of the evaluation.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    ///
+    /// let p = Param::new(&Tensor::new(&[1.0], &Device::cpu())?)?;
+    /// let mut optimizer = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 0.5)?.mixed_precision(DType::F16)?;
+    /// p.set_grad(Some(Tensor::new(&[f32::INFINITY], &Device::cpu())?.cast(DType::F16)?));
+    /// optimizer.step()?;
+    /// let scaler = optimizer.loss_scaler().expect("f16 has one");
+    /// assert_eq!((scaler.skipped()?, scaler.scale().item()?), (1, 32768.0)); // half of what it was
+    /// assert_eq!(p.get().item()?, 1.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn skipped(&self) -> TensorResult<u64> {
         Ok(self.skipped.item()? as u64)
     }

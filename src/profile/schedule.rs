@@ -134,6 +134,22 @@ impl StepProfiler<'_> {
     ///
     /// # Errors
     /// Those of the device and of the handler; if the device is being measured by somebody else.
+    ///
+    /// ```standalone_crate
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::profile::{ProfileOptions, Schedule};
+    ///
+    /// let device = Device::cpu();
+    /// let x = Tensor::ones(&[8], DType::F32, &device)?;
+    /// let schedule = Schedule { wait: 1, warmup: 0, active: 2, repeat: 1 };
+    /// let mut profiler = device.profile_steps(schedule, ProfileOptions::default(), |_, _| Ok(()))?;
+    /// for _ in 0..4 {
+    ///     x.exp()?.eval()?;
+    ///     profiler.step()?;
+    /// }
+    /// assert_eq!(profiler.finish()?.map(|profile| profile.runs()), Some(2)); // the second step and the third
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn step(&mut self) -> TensorResult<()> {
         let recorded = self.schedule.action(self.step) == Action::Record;
         self.step += 1;
@@ -148,6 +164,20 @@ impl StepProfiler<'_> {
     ///
     /// # Errors
     /// Those of the device and of the handler.
+    ///
+    /// ```standalone_crate
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::profile::{ProfileOptions, Schedule};
+    ///
+    /// let device = Device::cpu();
+    /// let schedule = Schedule { wait: 0, warmup: 0, active: 5, repeat: 0 };
+    /// let mut profiler = device.profile_steps(schedule, ProfileOptions::default(), |_, _| Ok(()))?;
+    /// Tensor::ones(&[8], DType::F32, &device)?.exp()?.eval()?;
+    /// profiler.step()?;
+    /// let profile = profiler.finish()?.expect("a cycle has begun"); // one step of its five
+    /// assert_eq!(profile.runs(), 1);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn finish(mut self) -> TensorResult<Option<Profile>> {
         // A recording that holds no step yet says nothing.
         let into = self.step % self.schedule.cycle();
@@ -162,6 +192,21 @@ impl StepProfiler<'_> {
 ///
 /// # Errors
 /// If the folder cannot be made.
+///
+/// ```standalone_crate
+/// # use tensorlogic::prelude::*;
+/// use tensorlogic::profile::{ProfileOptions, Schedule, trace_files};
+///
+/// let folder = std::env::temp_dir().join(format!("tl-doc-trace-files-{}", std::process::id()));
+/// let device = Device::cpu();
+/// let schedule = Schedule { wait: 0, warmup: 0, active: 1, repeat: 1 };
+/// let mut profiler = device.profile_steps(schedule, ProfileOptions::default(), trace_files(&folder)?)?;
+/// Tensor::ones(&[8], DType::F32, &device)?.exp()?.eval()?;
+/// profiler.step()?;
+/// assert!(folder.join("trace-0.json").is_file() && folder.join("table-0.txt").is_file());
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn trace_files(folder: impl Into<PathBuf>) -> TensorResult<impl FnMut(usize, &Profile) -> TensorResult<()>> {
     let folder = folder.into();
     std::fs::create_dir_all(&folder).map_err(|e| TensorError::io(&folder, e))?;

@@ -9,6 +9,17 @@ use half::{bf16, f16};
 ///
 /// # Errors
 /// If `bytes` does not hold as many values, or the dtype has no floats.
+///
+/// ```
+/// use tensorlogic::{DType, quant};
+///
+/// // A block of Q8_0: its scale, 0.5 in f16, and 32 integers.
+/// let block: Vec<u8> = [0x00, 0x38].into_iter().chain(0..32).collect();
+/// let mut out = [0.0; 32];
+/// quant::dequantize(DType::Q8_0, &block, &mut out)?;
+/// assert_eq!(out[..4], [0.0, 0.5, 1.0, 1.5]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> TensorResult<()> {
     if dtype.bytes(out.len()) != Some(bytes.len()) {
         return Err(TensorError::Value(format!("dequantize: {} bytes of {dtype} do not hold {} values", bytes.len(), out.len())));
@@ -42,6 +53,16 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> TensorResult<(
 ///
 /// # Errors
 /// If `count` is not whole blocks, or the dtype is no block format.
+///
+/// ```
+/// use tensorlogic::{DType, quant};
+///
+/// let blocks = quant::random_blocks(DType::Q4_0, 64, 1.0, 7)?;
+/// assert_eq!(blocks.len(), 2 * 18); // two blocks of 32 values
+/// assert_eq!(blocks, quant::random_blocks(DType::Q4_0, 64, 1.0, 7)?);
+/// assert!(quant::random_blocks(DType::Q4_0, 33, 1.0, 7).is_err());
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn random_blocks(dtype: DType, count: usize, scale: f32, seed: u64) -> TensorResult<Vec<u8>> {
     let (Some(format), Some(len)) = (dtype.format(), dtype.bytes(count)) else {
         return Err(TensorError::Value(format!("random_blocks: {count} values are not whole blocks of {dtype}")));

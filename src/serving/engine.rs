@@ -182,6 +182,18 @@ impl Engine {
     /// # Errors
     /// [`TensorError::Config`] for options that cannot be, [`TensorError::Unsupported`] for a model whose attention has no form for pages;
     /// those of the device, for instance where there is no room for keys and values.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::serving::{Engine, EngineOptions};
+    /// use tensorlogic::Device;
+    ///
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let engine = Engine::start(model, &device, EngineOptions { rows: 1, context: Some(128), ..Default::default() })?;
+    /// assert_eq!((engine.longest(), engine.vocab()), (128, 65));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn start(model: impl Into<Arc<dyn Model>>, device: &Device, options: EngineOptions) -> TensorResult<Engine> {
         let model = model.into();
         let vocab = model.shape().vocab;
@@ -246,6 +258,19 @@ impl Engine {
     ///
     /// # Errors
     /// [`Refusal`]: the prompt is too long or wrong, or too many requests wait.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::serving::{Engine, EngineOptions, Event, Refusal, Request};
+    /// use tensorlogic::Device;
+    ///
+    /// # let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// # let engine = Engine::start(model, &Device::cpu(), EngineOptions { rows: 1, context: Some(128), ..Default::default() })?;
+    /// let answer = engine.submit(Request::new(&[5, 6, 7], 4))?;
+    /// assert_eq!(answer.filter(|event| matches!(event, Event::Token(_))).count(), 4);
+    /// assert!(matches!(engine.submit(Request::new(&[], 4)), Err(Refusal::Invalid(_)))); // nothing to go on from
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn submit(&self, request: Request) -> Result<Answer, Refusal> {
         let (events, receiver) = channel();
         // Whoever does not listen has dropped the answer, which cancels it.
@@ -341,6 +366,18 @@ impl Answer {
     ///
     /// # Errors
     /// What the answer failed for.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::serving::{Engine, EngineOptions, Request};
+    /// use tensorlogic::Device;
+    ///
+    /// # let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// # let engine = Engine::start(model, &Device::cpu(), EngineOptions { rows: 1, context: Some(128), ..Default::default() })?;
+    /// let (tokens, usage) = engine.submit(Request::new(&[5, 6, 7], 4))?.wait()?;
+    /// assert_eq!((tokens.len(), usage.prompt, usage.written), (4, 3, 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(mut self) -> TensorResult<(Vec<u32>, Usage)> {
         let mut tokens = Vec::new();
         while let Some(event) = self.next_event() {

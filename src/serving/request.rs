@@ -50,6 +50,15 @@ impl Sampling {
     ///
     /// # Errors
     /// [`TensorError::Config`], which names the setting.
+    ///
+    /// ```
+    /// use tensorlogic::serving::Sampling;
+    ///
+    /// Sampling { temperature: 0.8, top_p: 0.95, ..Default::default() }.check()?;
+    /// let error = Sampling { top_p: 1.5, ..Default::default() }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "top-p is 1.5; expected more than 0, at most 1");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn check(&self) -> TensorResult<()> {
         let &Sampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } = self;
         for (name, v) in [("presence penalty", self.presence_penalty), ("frequency penalty", self.frequency_penalty)] {

@@ -131,6 +131,18 @@ impl<T: Deref<Target = Tokenizer> + Clone> AnswerReader<T> {
     ///
     /// # Errors
     /// [`crate::TensorError::Value`] where a token is not in the vocabulary.
+    ///
+    /// ```
+    /// use tensorlogic::text::{AnswerPart, AnswerReader, ChatTemplate, Tokenizer, learn};
+    ///
+    /// let tokenizer = Tokenizer::from_json(&learn::characters(["<think> so what?"])?)?;
+    /// let template = ChatTemplate::new("{# <think> </think> #}")?;
+    /// let prompt = tokenizer.encode("what?<think>", false)?; // the thought has begun
+    /// let mut reader = AnswerReader::new(&tokenizer, Some(&template)).answering(&prompt, false)?;
+    /// let answer = tokenizer.encode("so", false)?;
+    /// assert_eq!(reader.push(answer[0])?, [AnswerPart::Thought("s".into())]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn answering(mut self, prompt: &[u32], tools: bool) -> TensorResult<Self> {
         const ENOUGH: usize = 16;
         let end = self.tokenizer.decode(&prompt[prompt.len().saturating_sub(ENOUGH)..], false)?;
@@ -148,6 +160,18 @@ impl<T: Deref<Target = Tokenizer> + Clone> AnswerReader<T> {
     ///
     /// # Errors
     /// [`crate::TensorError::Value`] where the id is not in the vocabulary.
+    ///
+    /// ```
+    /// use tensorlogic::text::{AnswerPart, AnswerReader, ChatTemplate, Tokenizer};
+    ///
+    /// let json = r#"{"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0, "<": 1}, "merges": []}}"#;
+    /// let tokenizer = Tokenizer::from_json(json.as_bytes())?;
+    /// let template = ChatTemplate::new("{# <think> </think> #}")?;
+    /// let mut reader = AnswerReader::new(&tokenizer, Some(&template));
+    /// assert_eq!(reader.push(0)?, [AnswerPart::Text("a".into())]);
+    /// assert!(reader.push(1)?.is_empty()); // this may be the beginning of a mark
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn push(&mut self, id: u32) -> TensorResult<Vec<AnswerPart>> {
         let mut out = Vec::new();
         let piece = self.stream.push(id)?;
@@ -170,6 +194,18 @@ impl<T: Deref<Target = Tokenizer> + Clone> AnswerReader<T> {
     ///
     /// # Errors
     /// Those of [`StreamDecoder::finish`].
+    ///
+    /// ```
+    /// use tensorlogic::text::{AnswerPart, AnswerReader, ChatTemplate, Tokenizer};
+    ///
+    /// let json = r#"{"decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0, "<": 1}, "merges": []}}"#;
+    /// let tokenizer = Tokenizer::from_json(json.as_bytes())?;
+    /// let template = ChatTemplate::new("{# <think> </think> #}")?;
+    /// let mut reader = AnswerReader::new(&tokenizer, Some(&template));
+    /// reader.push(1)?; // held back: it may be the beginning of a mark
+    /// assert_eq!(reader.finish()?, [AnswerPart::Text("<".into())]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn finish(&mut self) -> TensorResult<Vec<AnswerPart>> {
         let mut out = Vec::new();
         let rest = self.stream.finish()?;

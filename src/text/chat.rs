@@ -44,6 +44,15 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the template is larger than 256 KiB or cannot be parsed.
+    ///
+    /// ```
+    /// use tensorlogic::text::ChatTemplate;
+    ///
+    /// let template = ChatTemplate::new("{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}; {% endfor %}")?;
+    /// assert!(template.mentions("bos_token") && !template.mentions("tools"));
+    /// assert!(ChatTemplate::new("{% for %}").is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(source: &str) -> TensorResult<Self> {
         if source.len() > MAX_SOURCE {
             return Err(TensorError::format("chat template", format!("it has {} bytes, more than {MAX_SOURCE}", source.len())));
@@ -58,6 +67,18 @@ impl ChatTemplate {
     /// # Errors
     /// [`TensorError::Format`] where `tokenizer_config.json` is not JSON; those of [`ChatTemplate::new`]. A file that cannot be read counts
     /// as missing.
+    ///
+    /// ```
+    /// use tensorlogic::text::ChatTemplate;
+    ///
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-chat-template-{}", std::process::id()));
+    /// std::fs::create_dir_all(&folder)?;
+    /// assert!(ChatTemplate::from_folder(&folder)?.is_none());
+    /// std::fs::write(folder.join("tokenizer_config.json"), r#"{"chat_template": "{{ messages[0].content }}"}"#)?;
+    /// assert_eq!(ChatTemplate::from_folder(&folder)?.expect("a template").source(), "{{ messages[0].content }}");
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_folder(folder: impl AsRef<Path>) -> TensorResult<Option<Self>> {
         let folder = folder.as_ref();
         if let Ok(source) = std::fs::read_to_string(folder.join("chat_template.jinja")) {
@@ -95,6 +116,15 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Those of [`ChatTemplate::render_variables`].
+    ///
+    /// ```
+    /// use tensorlogic::text::{ChatTemplate, Message};
+    ///
+    /// let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    /// let text = ChatTemplate::new(source)?.render(&[Message::new("user", "Hello!")], true, "<s>", "</s>", None)?;
+    /// assert_eq!(text, "<user>Hello!<assistant>");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn render(
         &self,
         messages: &[Message],
@@ -145,6 +175,16 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the template raises an error, does what is not allowed, or exceeds a limit of steps, memory or output.
+    ///
+    /// ```
+    /// use serde_json::{Map, json};
+    /// use tensorlogic::text::ChatTemplate;
+    ///
+    /// let template = ChatTemplate::new("Today is {{ date_string }}.{% if enable_thinking %} Think first.{% endif %}")?;
+    /// let variables = Map::from_iter([("date_string".to_string(), json!("Monday")), ("enable_thinking".to_string(), json!(true))]);
+    /// assert_eq!(template.render_variables(&variables)?, "Today is Monday. Think first.");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn render_variables(&self, variables: &Map<String, Value>) -> TensorResult<String> {
         let size: usize = variables.iter().map(|(k, v)| k.len() + size_of_json(v)).sum();
         let limit = |(base, each): (usize, usize)| size.saturating_mul(each).saturating_add(base);

@@ -19,6 +19,21 @@ const UNUSED: i32 = 5;
 ///
 /// # Errors
 /// If there is no `tokenizer.json`, or it is of a kind that GGUF has no name for.
+///
+/// ```
+/// use tensorlogic::io::{Gguf, GgufWriter};
+/// use tensorlogic::text::{Tokenizer, gguf, learn};
+///
+/// let folder = std::env::temp_dir().join(format!("tl-doc-gguf-tokenizer-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder)?;
+/// std::fs::write(folder.join("tokenizer.json"), learn::characters(["hello"])?)?; // e, h, l and o
+/// let mut file = GgufWriter::new();
+/// gguf::write(&folder, 4, &mut file)?;
+/// let tokenizer = Tokenizer::from_gguf(&Gguf::from_bytes(file.to_bytes()?)?)?;
+/// assert_eq!(tokenizer.encode("hello", false)?, [1, 0, 2, 2, 3]);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn write(folder: &Path, vocab: usize, w: &mut GgufWriter) -> TensorResult<()> {
     let path = folder.join("tokenizer.json");
     let bytes = std::fs::read(&path).map_err(|e| TensorError::io(&path, e))?;

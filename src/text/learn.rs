@@ -15,6 +15,14 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 ///
 /// # Errors
 /// When the texts are empty.
+///
+/// ```
+/// use tensorlogic::text::{Tokenizer, learn};
+///
+/// let tokenizer = Tokenizer::from_json(&learn::characters(["hello"])?)?; // e, h, l and o
+/// assert_eq!(tokenizer.encode("hello", false)?, [1, 0, 2, 2, 3]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn characters<'a>(texts: impl IntoIterator<Item = &'a str>) -> TensorResult<Vec<u8>> {
     let mut all = BTreeSet::new();
     texts.into_iter().for_each(|t| all.extend(t.chars()));
@@ -36,6 +44,16 @@ pub fn characters<'a>(texts: impl IntoIterator<Item = &'a str>) -> TensorResult<
 ///
 /// # Errors
 /// If `vocab` is less than 257, or training fails.
+///
+/// ```
+/// use tensorlogic::text::{Tokenizer, learn};
+///
+/// // Room for one token besides the bytes and <|endoftext|>: the most frequent pair.
+/// let tokenizer = Tokenizer::from_json(&learn::byte_pairs(["abababab"], 258)?)?;
+/// assert_eq!(tokenizer.encode("abab", false)?.len(), 2);
+/// assert_eq!(tokenizer.id(learn::END_OF_TEXT), Some(0));
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn byte_pairs<'a>(texts: impl IntoIterator<Item = &'a str>, vocab: usize) -> TensorResult<Vec<u8>> {
     if vocab < 257 {
         return Err(TensorError::Value(format!(

@@ -28,6 +28,17 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     ///
     /// # Errors
     /// `TensorError::Value` where the id is not in the vocabulary.
+    ///
+    /// ```
+    /// use tensorlogic::text::{Tokenizer, learn};
+    ///
+    /// let tokenizer = Tokenizer::from_json(&learn::byte_pairs(["é"], 257)?)?; // every byte is a token
+    /// let ids = tokenizer.encode("é", false)?;
+    /// let mut stream = tokenizer.stream(true);
+    /// assert_eq!(stream.push(ids[0])?, ""); // half a character
+    /// assert_eq!(stream.push(ids[1])?, "é");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn push(&mut self, id: u32) -> TensorResult<String> {
         if !self.tokenizer.decodes_by_token() {
             // Checks the id now rather than at the end.
@@ -46,6 +57,17 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     ///
     /// # Errors
     /// `TensorError::Format` where a decoder that needs the whole list refuses it.
+    ///
+    /// ```
+    /// use tensorlogic::text::{Tokenizer, learn};
+    ///
+    /// let tokenizer = Tokenizer::from_json(&learn::byte_pairs(["é"], 257)?)?; // every byte is a token
+    /// let ids = tokenizer.encode("é", false)?;
+    /// let mut stream = tokenizer.stream(true);
+    /// stream.push(ids[0])?; // half a character, and no more
+    /// assert_eq!(stream.finish()?, "\u{fffd}");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn finish(&mut self) -> TensorResult<String> {
         self.start = true;
         if self.ids.is_empty() {
@@ -95,6 +117,17 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those of [`StreamDecoder::push`] and [`StreamDecoder::finish`].
+    ///
+    /// ```
+    /// use tensorlogic::text::{Tokenizer, learn};
+    ///
+    /// let tokenizer = Tokenizer::from_json(&learn::byte_pairs(["Grüße"], 257)?)?;
+    /// let mut ids = tokenizer.encode("Grüße", false)?;
+    /// ids.push(0); // <|endoftext|>
+    /// assert_eq!(tokenizer.decode(&ids, true)?, "Grüße");
+    /// assert_eq!(tokenizer.decode(&ids, false)?, "Grüße<|endoftext|>");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
         let mut stream = self.stream(skip_special);
         let mut text = String::with_capacity(ids.len() * 4);

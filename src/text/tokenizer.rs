@@ -82,6 +82,19 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TensorError::Io`] where the file cannot be read; those of [`Tokenizer::from_json`].
+    ///
+    /// ```
+    /// use tensorlogic::text::{Tokenizer, learn};
+    ///
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-tokenizer-{}", std::process::id()));
+    /// std::fs::create_dir_all(&folder)?;
+    /// std::fs::write(folder.join("tokenizer.json"), learn::characters(["ab."])?)?;
+    /// std::fs::write(folder.join("tokenizer_config.json"), r#"{"eos_token": "."}"#)?;
+    /// let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
+    /// assert_eq!((tokenizer.encode("ab.", false)?, tokenizer.eos()), (vec![1, 2, 0], Some(0)));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_file(path: impl AsRef<Path>) -> TensorResult<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|e| TensorError::io(path, e))?;
@@ -105,6 +118,17 @@ impl Tokenizer {
     /// # Errors
     /// [`TensorError::Format`] where the file is not valid JSON, has parts that do not fit together, or names a model or a step that is
     /// unknown.
+    ///
+    /// ```
+    /// use tensorlogic::text::Tokenizer;
+    ///
+    /// let json = r#"{"pre_tokenizer": {"type": "WhitespaceSplit"},
+    ///     "model": {"type": "WordLevel", "vocab": {"hello": 0, "world": 1, "<unk>": 2}}}"#;
+    /// let tokenizer = Tokenizer::from_json(json.as_bytes())?;
+    /// assert_eq!(tokenizer.encode("hello new world", false)?, [0, 2, 1]);
+    /// assert!(Tokenizer::from_json(b"{}").is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_json(bytes: &[u8]) -> TensorResult<Self> {
         let hub = guarded(|| hub::read(bytes))?;
         let bos = hub.prefix.first().copied();
@@ -129,6 +153,14 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those of [`Tokenizer::from_gguf_as`].
+    ///
+    /// ```
+    /// use tensorlogic::{io::Gguf, text::Tokenizer};
+    ///
+    /// let tokenizer = Tokenizer::from_gguf(&Gguf::open("models/tiny/tiny.gguf")?)?; // 65 characters
+    /// assert_eq!(tokenizer.encode("ROMEO:", false)?, [30, 27, 25, 17, 27, 10]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_gguf(metadata: &dyn TokenizerMetadata) -> TensorResult<Self> {
         Self::from_gguf_as(metadata, metadata.str("tokenizer.ggml.pre").unwrap_or("default"))
     }
@@ -139,6 +171,15 @@ impl Tokenizer {
     /// # Errors
     /// [`TensorError::Format`] where a key is missing or keys do not fit together; [`TensorError::Unsupported`] for a model other than
     /// `gpt2` and `llama`, or an unknown pre-tokenizer.
+    ///
+    /// ```
+    /// use tensorlogic::{TensorError, io::Gguf, text::Tokenizer};
+    ///
+    /// let file = Gguf::open("models/tiny/tiny.gguf")?;
+    /// assert!(matches!(Tokenizer::from_gguf_as(&file, "unheard-of"), Err(TensorError::Unsupported(_))));
+    /// assert_eq!(Tokenizer::from_gguf_as(&file, "default")?.encode("ROMEO:", false)?, [30, 27, 25, 17, 27, 10]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn from_gguf_as(metadata: &dyn TokenizerMetadata, pre: &str) -> TensorResult<Self> {
         let model = metadata.str("tokenizer.ggml.model").ok_or_else(|| bad("the file has no tokenizer.ggml.model"))?;
         let tokens = metadata.strings("tokenizer.ggml.tokens").ok_or_else(|| bad("the file has no tokenizer.ggml.tokens"))?;
@@ -204,6 +245,17 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those of [`Tokenizer::encode_with`].
+    ///
+    /// ```
+    /// use tensorlogic::text::Tokenizer;
+    ///
+    /// let json = r#"{"pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2,
+    ///     "[CLS]": 3, "[SEP]": 4}}, "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 3], "sep": ["[SEP]", 4]}}"#;
+    /// let tokenizer = Tokenizer::from_json(json.as_bytes())?;
+    /// assert_eq!(tokenizer.encode("a b", false)?, [0, 1]);
+    /// assert_eq!(tokenizer.encode("a b", true)?, [3, 0, 1, 4]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn encode(&self, text: &str, add_special: bool) -> TensorResult<Vec<u32>> {
         self.encode_with(text, add_special, true)
     }
@@ -213,6 +265,15 @@ impl Tokenizer {
     /// # Errors
     /// [`TensorError::Value`] where a SentencePiece vocabulary has no token for a part of the text and none for unknown text;
     /// [`TensorError::Format`] where a step of another tokenizer refuses the text.
+    ///
+    /// ```
+    /// use tensorlogic::text::{Tokenizer, learn};
+    ///
+    /// let tokenizer = Tokenizer::from_json(&learn::byte_pairs(["text"], 257)?)?; // every byte is a token
+    /// assert_eq!(tokenizer.encode_with("<|endoftext|>", false, true)?, [0]);
+    /// assert_eq!(tokenizer.encode_with("<|endoftext|>", false, false)?.len(), 13); // letters
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn encode_with(&self, text: &str, add_special: bool, parse_special: bool) -> TensorResult<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_special {
@@ -257,6 +318,17 @@ impl Tokenizer {
     /// # Errors
     /// Those of [`Tokenizer::encode_with`]; [`TensorError::Unsupported`] where the tokenizer's file does not say how two texts are joined;
     /// [`TensorError::Value`] where `max` has no room for text.
+    ///
+    /// ```
+    /// use tensorlogic::text::Tokenizer;
+    ///
+    /// let json = r#"{"pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2,
+    ///     "[CLS]": 3, "[SEP]": 4}}, "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 3], "sep": ["[SEP]", 4]}}"#;
+    /// let tokenizer = Tokenizer::from_json(json.as_bytes())?;
+    /// let (ids, kinds, whole) = tokenizer.encode_pair("a", "b b", Some(5))?; // room for one b
+    /// assert_eq!((ids, kinds, whole), (vec![3, 0, 4, 1, 4], vec![0, 0, 0, 1, 1], false));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn encode_pair(&self, first: &str, second: &str, max: Option<usize>) -> TensorResult<(Vec<u32>, Vec<u8>, bool)> {
         let unknown = || TensorError::Unsupported("the tokenizer's file does not say how two texts become one input".into());
         let pieces = self.pair.as_ref().ok_or_else(unknown)?;
@@ -290,6 +362,14 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those of [`Tokenizer::encode`].
+    ///
+    /// ```
+    /// use tensorlogic::text::{Tokenizer, learn};
+    ///
+    /// let tokenizer = Tokenizer::from_json(&learn::characters(["hello"])?)?;
+    /// assert_eq!(tokenizer.unknown_characters("höhle!")?, ['ö', '!']);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn unknown_characters(&self, text: &str) -> TensorResult<Vec<char>> {
         let mut seen = std::collections::HashSet::new();
         let mut unknown = Vec::new();

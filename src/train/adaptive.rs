@@ -130,6 +130,23 @@ impl AdaptiveBatch {
     ///
     /// # Errors
     /// If a part of the fewest rows does not fit the memory; what `loss` gives; the device's. Gradients that were there before count, and are gone after.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    /// use tensorlogic::train::AdaptiveBatch;
+    ///
+    /// let model = Linear::normal(1, 1, false, 0.0, &mut Rng::new(1), &Device::cpu())?; // its weight is 0
+    /// let mut optimizer = Optimizer::new(Sgd::default(), model.named_parameters(), 0.05)?;
+    /// let x = Tensor::new(&[[1.0], [2.0], [3.0], [4.0]], &Device::cpu())?;
+    /// let batch = vec![x.clone(), x.mul(2.0)?];
+    /// let loss_of = |b: &[Tensor]| model.forward(&b[0])?.mse_loss(&b[1], Reduction::Mean);
+    /// // In two parts of two rows: the update is that of the whole batch.
+    /// let loss = AdaptiveBatch::with_parts(2).step(&model, &mut optimizer, &[batch], loss_of)?;
+    /// assert!((loss.item()? - 30.0).abs() < 1e-4 && (model.weight.get().item()? - 1.5).abs() < 1e-5);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn step(
         &mut self,
         model: &dyn Module,
@@ -287,6 +304,14 @@ impl AdaptiveRows {
     ///
     /// # Errors
     /// When not 1 ≤ `least` ≤ `rows` ≤ `most`.
+    ///
+    /// ```
+    /// use tensorlogic::train::AdaptiveRows;
+    ///
+    /// assert_eq!(AdaptiveRows::new(32, 1, 128)?.rows(), 32);
+    /// assert!(AdaptiveRows::new(32, 64, 128).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(rows: usize, least: usize, most: usize) -> TensorResult<AdaptiveRows> {
         if least == 0 || least > rows || rows > most {
             return Err(TensorError::Config(format!("{rows} rows at a time must lie between 1 ≤ {least} and {most}")));
@@ -315,6 +340,21 @@ impl AdaptiveRows {
     ///
     /// # Errors
     /// When the inputs have no or different numbers of rows, or the fewest rows do not fit the memory; what `f` gives; the device's.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::train::AdaptiveRows;
+    ///
+    /// let x = Tensor::arange(0.0, 5.0, 1.0, DType::F32, &Device::cpu())?;
+    /// let sizes = std::cell::RefCell::new(Vec::new());
+    /// let y = AdaptiveRows::new(2, 1, 2)?.run(&[x], |part| {
+    ///     sizes.borrow_mut().push(part[0].numel());
+    ///     part[0].square()
+    /// })?;
+    /// assert_eq!(y.to_vec()?, [0.0, 1.0, 4.0, 9.0, 16.0]);
+    /// assert_eq!(sizes.into_inner(), [2, 2, 1]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn run(&mut self, inputs: &[Tensor], f: impl Fn(&[Tensor]) -> TensorResult<Tensor>) -> TensorResult<Tensor> {
         let all = inputs.first().filter(|t| t.rank() > 0).map_or(0, |t| t.shape()[0]);
         if all == 0 || inputs.iter().any(|t| t.rank() == 0 || t.shape()[0] != all) {

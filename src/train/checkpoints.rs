@@ -30,6 +30,21 @@ impl Checkpoints {
     ///
     /// # Errors
     /// I/O errors. A missing folder has no checkpoints.
+    ///
+    /// ```
+    /// use tensorlogic::train::Checkpoints;
+    ///
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-checkpoint-steps-{}", std::process::id()));
+    /// let checkpoints = Checkpoints::new(&folder, 2);
+    /// assert!(checkpoints.steps()?.is_empty()); // there is no such folder yet
+    /// checkpoints.prepare()?;
+    /// for step in [100, 200, 300] {
+    ///     checkpoints.save(step, |files| files.bytes("notes.txt", b"good"))?;
+    /// }
+    /// assert_eq!(checkpoints.steps()?, [300, 200]); // the newest two are kept
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn steps(&self) -> TensorResult<Vec<u64>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -53,6 +68,21 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The system's.
+    ///
+    /// ```
+    /// use tensorlogic::train::Checkpoints;
+    ///
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-checkpoint-latest-{}", std::process::id()));
+    /// let checkpoints = Checkpoints::new(&folder, 2);
+    /// checkpoints.prepare()?;
+    /// checkpoints.save(1, |files| files.bytes("notes.txt", b"good"))?;
+    /// checkpoints.save(2, |files| files.bytes("notes.txt", b"good"))?;
+    /// std::fs::write(checkpoints.path(2).join("notes.txt"), "damaged")?;
+    /// let (step, wrong) = checkpoints.latest()?;
+    /// assert_eq!((step, wrong.len()), (Some(1), 1));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn latest(&self) -> TensorResult<(Option<u64>, Vec<TensorError>)> {
         let mut wrong = Vec::new();
         for step in self.steps()? {
@@ -71,6 +101,17 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The system's.
+    ///
+    /// ```
+    /// use tensorlogic::train::Checkpoints;
+    ///
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-checkpoint-prepare-{}", std::process::id()));
+    /// std::fs::create_dir_all(folder.join(".step-00000007.1-0.tmp"))?; // what a killed process left
+    /// Checkpoints::new(&folder, 2).prepare()?;
+    /// assert_eq!(std::fs::read_dir(&folder)?.count(), 0);
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(&self) -> TensorResult<()> {
         std::fs::create_dir_all(&self.folder).map_err(|e| TensorError::io(&self.folder, e))?;
         folder::sync_folder(self.folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
@@ -81,6 +122,18 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Those of `write`, and I/O errors. Existing checkpoints are then unaffected.
+    ///
+    /// ```
+    /// use tensorlogic::train::Checkpoints;
+    ///
+    /// let folder = std::env::temp_dir().join(format!("tl-doc-checkpoint-save-{}", std::process::id()));
+    /// let checkpoints = Checkpoints::new(&folder, 2);
+    /// checkpoints.prepare()?;
+    /// checkpoints.save(5, |files| files.bytes("notes.txt", b"good"))?;
+    /// assert_eq!(std::fs::read(folder.join("step-00000005/notes.txt"))?, b"good");
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn save(&self, step: u64, write: impl FnOnce(&mut FolderWriter) -> TensorResult<()>) -> TensorResult<()> {
         save_folder(self.path(step), write)?;
         crate::events::checkpoint_saved(step);
@@ -109,6 +162,23 @@ struct State {
 ///
 /// # Errors
 /// The system's and the device's.
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use serde_json::json;
+/// use tensorlogic::io::save_folder;
+/// use tensorlogic::nn::{Linear, ModuleExt};
+/// use tensorlogic::optim::{AdamW, Optimizer};
+/// use tensorlogic::train::save_training;
+///
+/// let folder = std::env::temp_dir().join(format!("tl-doc-save-training-{}", std::process::id()));
+/// let model = Linear::new(2, 1, true, &mut Rng::new(1), &Device::cpu())?;
+/// let optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+/// save_folder(&folder, |files| save_training(files, &model, &optimizer, None, json!({ "loss": 2.5 })))?;
+/// assert!(folder.join("optimizer.safetensors").is_file() && folder.join("training.json").is_file());
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn save_training(
     folder: &mut FolderWriter,
     model: &dyn Module,
@@ -123,6 +193,24 @@ pub fn save_training(
 ///
 /// # Errors
 /// Those of [`save_training`].
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use serde_json::json;
+/// use tensorlogic::io::{SafeTensors, save_folder};
+/// use tensorlogic::nn::{Linear, ModuleExt};
+/// use tensorlogic::optim::{AdamW, Optimizer};
+/// use tensorlogic::train::save_training_state;
+///
+/// let folder = std::env::temp_dir().join(format!("tl-doc-save-training-state-{}", std::process::id()));
+/// let model = Linear::new(2, 1, true, &mut Rng::new(1), &Device::cpu())?;
+/// let optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+/// save_folder(&folder, |files| save_training_state(files, &model, optimizer.state()?, None, json!(null)))?;
+/// // Weight and bias: the value of each, and two states.
+/// assert_eq!(SafeTensors::open(folder.join("optimizer.safetensors"))?.tensors().len(), 2 * 3);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn save_training_state(
     folder: &mut FolderWriter,
     model: &dyn Module,
@@ -140,6 +228,27 @@ pub fn save_training_state(
 ///
 /// # Errors
 /// If a file is missing, or does not match the model and optimizer.
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use serde_json::json;
+/// use tensorlogic::io::save_folder;
+/// use tensorlogic::nn::{Linear, ModuleExt};
+/// use tensorlogic::optim::{AdamW, Optimizer};
+/// use tensorlogic::train::{load_training, save_training};
+///
+/// let folder = std::env::temp_dir().join(format!("tl-doc-load-training-{}", std::process::id()));
+/// let model = Linear::new(2, 1, true, &mut Rng::new(1), &Device::cpu())?;
+/// let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+/// let saved = model.weight.get().to_vec()?;
+/// save_folder(&folder, |files| save_training(files, &model, &optimizer, None, json!({ "loss": 2.5 })))?;
+/// model.weight.get().sum_all()?.backward()?;
+/// optimizer.step()?; // further, and back again
+/// assert_eq!(load_training(&folder, &model, &mut optimizer, None)?["loss"], 2.5);
+/// assert_eq!((model.weight.get().to_vec()?, optimizer.steps()), (saved, 0));
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn load_training(
     folder: &Path,
     model: &dyn Module,

@@ -52,6 +52,15 @@ impl LaneStep {
     ///
     /// # Errors
     /// [`TensorError::Config`] where `lanes` or the number of ranks is no power of two, or there are more ranks than lanes.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::Ranks;
+    /// use tensorlogic::train::LaneStep;
+    ///
+    /// assert_eq!(LaneStep::new(&Ranks::alone(), 4)?.own(), 0..4); // one rank has all lanes
+    /// assert!(LaneStep::new(&Ranks::alone(), 3).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(ranks: &Ranks, lanes: usize) -> TensorResult<LaneStep> {
         let size = ranks.size();
         if !lanes.is_power_of_two() || !size.is_power_of_two() || size > lanes {
@@ -66,6 +75,20 @@ impl LaneStep {
     ///
     /// # Errors
     /// The device's.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::distributed::Ranks;
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::optim::{AdamW, Optimizer};
+    /// use tensorlogic::train::LaneStep;
+    ///
+    /// let model = Linear::new(8, 16, false, &mut Rng::new(1), &Device::cpu())?;
+    /// let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+    /// let lanes = LaneStep::new(&Ranks::alone(), 2)?.shard_states(&mut optimizer)?;
+    /// assert_eq!(optimizer.state_bytes(), 2 * 8 * 16 * 4); // one rank keeps all; of several, each keeps its share
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn shard_states(mut self, optimizer: &mut Optimizer) -> TensorResult<LaneStep> {
         self.sharded = self.ranks.size() > 1;
         if self.sharded {
@@ -99,6 +122,23 @@ impl LaneStep {
     ///
     /// # Errors
     /// [`TensorError::Rank`] where another rank failed; else as [`AdaptiveBatch::step`]. All ranks end with an error then, and none waits for another.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::distributed::Ranks;
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::optim::{Optimizer, Sgd};
+    /// use tensorlogic::train::{AdaptiveBatch, LaneStep};
+    ///
+    /// let model = Linear::normal(1, 1, false, 0.0, &mut Rng::new(1), &Device::cpu())?; // its weight is 0
+    /// let mut optimizer = Optimizer::new(Sgd::default(), model.named_parameters(), 0.05)?;
+    /// let lane = |x: Tensor| Ok::<_, TensorError>(vec![vec![x.clone(), x.mul(2.0)?]]); // one batch, for which 2 is the right weight
+    /// let batches = [lane(Tensor::new(&[[1.0], [2.0]], &Device::cpu())?)?, lane(Tensor::new(&[[3.0], [4.0]], &Device::cpu())?)?];
+    /// let loss_of = |b: &[Tensor]| model.forward(&b[0])?.mse_loss(&b[1], Reduction::Mean);
+    /// let loss = LaneStep::new(&Ranks::alone(), 2)?.step(&mut AdaptiveBatch::new(), &model, &mut optimizer, &batches, 0, loss_of)?;
+    /// assert!((loss.item()? - 30.0).abs() < 1e-4 && (model.weight.get().item()? - 1.5).abs() < 1e-5);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn step(
         &mut self,
         adaptive: &mut AdaptiveBatch,
@@ -221,6 +261,21 @@ impl LaneStep {
     ///
     /// # Errors
     /// Those of [`Optimizer::state`], and [`TensorError::Rank`] where another rank failed.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::distributed::Ranks;
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::optim::{AdamW, Optimizer};
+    /// use tensorlogic::train::LaneStep;
+    ///
+    /// let model = Linear::new(4, 2, false, &mut Rng::new(1), &Device::cpu())?;
+    /// let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+    /// let lanes = LaneStep::new(&Ranks::alone(), 2)?.shard_states(&mut optimizer)?;
+    /// let (state, updates) = lanes.state(&optimizer)?;
+    /// assert_eq!((state["state0.weight"].dims(), updates), (&[2, 4][..], 0)); // whole, however many ranks share it
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn state(&self, optimizer: &Optimizer) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
         if !self.sharded {
             return optimizer.state();
@@ -243,6 +298,20 @@ impl LaneStep {
     ///
     /// # Errors
     /// [`TensorError::Rank`] where a rank's parameters differ, on every rank; those of the device and of the transport.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::distributed::Ranks;
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::optim::{AdamW, Optimizer};
+    /// use tensorlogic::train::LaneStep;
+    ///
+    /// let model = Linear::new(4, 2, false, &mut Rng::new(1), &Device::cpu())?;
+    /// let optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+    /// let lanes = LaneStep::new(&Ranks::alone(), 2)?;
+    /// assert!(lanes.check_parameters(&optimizer).is_ok()); // one rank agrees with itself; of several, all call it together
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn check_parameters(&self, optimizer: &Optimizer) -> TensorResult<()> {
         if self.ranks.size() == 1 {
             return Ok(());

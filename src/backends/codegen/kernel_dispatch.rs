@@ -49,6 +49,18 @@ impl KernelDispatch {
     ///
     /// # Errors
     /// [`TensorError::Internal`] if there are fewer numbers than the step names.
+    ///
+    /// ```
+    /// use tensorlogic::backends::gpu::{DriverQuirks, kernel_dispatches};
+    /// use tensorlogic::{Device, Tensor, eval::plan_of, plan::AdapterInfo};
+    /// let x = Tensor::new(&[1.0, 2.0, 3.0, 4.0], &Device::cpu())?;
+    /// let plan = plan_of(&[&x.mul(3.0)?])?.expect("there is work to do");
+    /// let adapter = AdapterInfo { workgroup_threads: 256, ..AdapterInfo::default() };
+    /// let dispatches = kernel_dispatches(&plan, &adapter, DriverQuirks::default())?;
+    /// assert!(dispatches[0].numbers(&[3.0], 0)?.contains(&3f32.to_bits()));
+    /// assert!(dispatches[0].numbers(&[], 0).is_err()); // the factor is missing
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn numbers(&self, params: &[f64], tag: u32) -> TensorResult<Vec<u32>> {
         let param = |n: u16| {
             let missing = || TensorError::Internal(format!("a plan wants parameter {n} of {}", params.len()));
@@ -73,6 +85,18 @@ impl KernelDispatch {
 ///
 /// # Errors
 /// If a step cannot be done on such a GPU.
+///
+/// ```
+/// use tensorlogic::backends::gpu::{DriverQuirks, KernelBuffer, kernel_dispatches};
+/// use tensorlogic::{Device, Tensor, eval::plan_of, plan::AdapterInfo, plan::Buf};
+/// let x = Tensor::new(&[1.0, 2.0, 3.0, 4.0], &Device::cpu())?;
+/// let plan = plan_of(&[&x.exp()?])?.expect("there is work to do");
+/// let adapter = AdapterInfo { workgroup_threads: 256, ..AdapterInfo::default() };
+/// let dispatches = kernel_dispatches(&plan, &adapter, DriverQuirks::default())?;
+/// let bindings = dispatches[0].bindings.iter().map(|b| (b.buffer, b.written)).collect::<Vec<_>>();
+/// assert_eq!(bindings, [(KernelBuffer::Plan(Buf::Input(0)), false), (KernelBuffer::Plan(Buf::Output(0)), true)]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn kernel_dispatches(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<KernelDispatch>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
     let mut out = Vec::with_capacity(plan.steps.len());

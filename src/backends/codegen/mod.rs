@@ -51,6 +51,18 @@ pub struct Shader {
 ///
 /// # Errors
 /// If a step cannot be done on such a GPU.
+///
+/// ```
+/// use tensorlogic::backends::gpu::kernel_shaders;
+/// use tensorlogic::{Device, Tensor, eval::plan_of, plan::AdapterInfo};
+/// let x = Tensor::new(&[1.0, 2.0, 3.0, 4.0], &Device::cpu())?;
+/// let plan = plan_of(&[&x.exp()?])?.expect("there is work to do");
+/// let adapter = AdapterInfo { workgroup_threads: 256, ..AdapterInfo::default() };
+/// let shaders = kernel_shaders(&plan, &adapter)?;
+/// assert_eq!((shaders.len(), shaders[0].grid), (1, [1, 1, 1]));
+/// assert!(shaders[0].wgsl.contains("exp("));
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Shader>> {
     kernel_shaders_for(plan, adapter, DriverQuirks::default())
 }
@@ -59,6 +71,19 @@ pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Sh
 ///
 /// # Errors
 /// As [`kernel_shaders`].
+///
+/// ```
+/// use tensorlogic::backends::gpu::{DriverQuirks, kernel_shaders, kernel_shaders_for};
+/// use tensorlogic::{DType, Device, Tensor, eval::plan_of, plan::AdapterInfo};
+/// let x = Tensor::new(&[1.0, 2.0, 3.0, 4.0], &Device::cpu())?;
+/// let plan = plan_of(&[&x.cast(DType::F16)?])?.expect("there is work to do");
+/// let adapter = AdapterInfo { workgroup_threads: 256, ..AdapterInfo::default() };
+/// let shaders = kernel_shaders_for(&plan, &adapter, DriverQuirks { soft_f16: true, ..DriverQuirks::default() })?;
+/// // The same work, but f16 is packed by integer arithmetic.
+/// assert_eq!(shaders.len(), kernel_shaders(&plan, &adapter)?.len());
+/// assert_ne!(shaders[0].wgsl, kernel_shaders(&plan, &adapter)?[0].wgsl);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<Shader>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
     let mut out = Vec::new();

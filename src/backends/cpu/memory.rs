@@ -121,6 +121,15 @@ impl HostPool {
 ///
 /// # Errors
 /// `TensorError::OutOfMemory` where the bytes have to be copied and there is no room.
+///
+/// ```
+/// use tensorlogic::backends::{Bytes, cpu::to_host};
+/// let small = to_host(Bytes::of_vec(vec![1u8, 2, 3]))?;
+/// assert_eq!((small.len(), small.writable()), (3, true)); // a copy in the device's own memory
+/// let large = to_host(Bytes::of_vec(vec![0f64; 1 << 16]))?;
+/// assert_eq!((large.len(), large.writable()), (8 << 16, false)); // the vector itself
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 #[cfg(feature = "shaders")]
 pub fn to_host(bytes: Bytes) -> TensorResult<CpuBuffer> {
     HostPool::common().upload(bytes)

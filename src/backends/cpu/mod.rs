@@ -84,6 +84,12 @@ pub fn threads() -> usize {
 ///
 /// # Errors
 /// When `TL_CPU` names none that works on this processor.
+///
+/// ```
+/// let name = tensorlogic::backends::cpu::instructions()?;
+/// assert!(tensorlogic::Device::cpu().name().ends_with(&format!("{name})"))); // as in `cpu (2 threads, avx512)`
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn instructions() -> TensorResult<&'static str> {
     Ok(path::Path::get()?.name())
 }

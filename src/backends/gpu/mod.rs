@@ -64,6 +64,13 @@ impl GpuBackend {
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] where this machine has no such GPU, [`TensorError::Config`] where `TL_TUNING` names neither a class nor a valid table.
+    ///
+    /// ```no_run
+    /// use tensorlogic::backends::{Backend, gpu::GpuBackend};
+    /// let gpu = GpuBackend::open("vulkan:0")?;
+    /// assert!(gpu.name().contains("vulkan"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(selector: &str) -> TensorResult<Arc<GpuBackend>> {
         GpuBackend::of(adapter::open(selector, None)?)
     }
@@ -72,6 +79,13 @@ impl GpuBackend {
     ///
     /// # Errors
     /// Those of [`Tuning::check`], and [`TensorError::UnsupportedDevice`] where this machine has no such GPU.
+    ///
+    /// ```no_run
+    /// use tensorlogic::{backends::gpu::GpuBackend, tuning::Tuning};
+    /// let gpu = GpuBackend::open_with("gpu", Tuning::generic())?;
+    /// assert_eq!(gpu.info().tuning.name, "generic");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open_with(selector: &str, tuning: Tuning) -> TensorResult<Arc<GpuBackend>> {
         tuning.check()?;
         GpuBackend::of(adapter::open(selector, Some(tuning))?)
@@ -112,6 +126,19 @@ impl GpuBackend {
     ///
     /// # Errors
     /// When a step cannot be done here, or the driver refuses its shader.
+    ///
+    /// ```no_run
+    /// use tensorlogic::{DType, Device, Tensor, backends::gpu::GpuBackend, eval::plan_of};
+    /// let gpu = GpuBackend::open("gpu")?;
+    /// let device = Device::from_backend(gpu.clone());
+    /// let x = Tensor::ones(&[64, 64], DType::F32, &device)?;
+    /// let y = x.matmul(&x)?;
+    /// gpu.prepare(&plan_of(&[&y])?.expect("there is work to do"))?;
+    /// let compiled = gpu.pipelines();
+    /// y.eval()?;
+    /// assert_eq!(gpu.pipelines(), compiled); // nothing was left to compile
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
         self.core.check()?;
         lock(&self.runner).ready(&self.core, plan)
@@ -121,6 +148,14 @@ impl GpuBackend {
     ///
     /// # Errors
     /// [`TensorError::OutOfMemory`].
+    ///
+    /// ```no_run
+    /// use tensorlogic::{backends::Backend, backends::gpu::GpuBackend, plan::StorageMode};
+    /// let gpu = GpuBackend::open("gpu")?;
+    /// let buffer = gpu.alloc_as(1024, StorageMode::Private)?;
+    /// assert_eq!(gpu.mode(&buffer), StorageMode::Private);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn alloc_as(&self, bytes: usize, mode: StorageMode) -> TensorResult<Buffer> {
         self.core.check()?;
         Ok(Buffer::Gpu(self.core.lease(bytes, self.core.memory.kind_of(mode), 0)?))
@@ -131,6 +166,17 @@ impl GpuBackend {
     ///
     /// # Errors
     /// If the buffer is shorter or another backend's.
+    ///
+    /// ```no_run
+    /// use tensorlogic::backends::{Backend, gpu::GpuBackend};
+    /// let gpu = GpuBackend::open("gpu")?;
+    /// let buffer = gpu.alloc(8)?;
+    /// gpu.write(&buffer, 4, &7u32.to_le_bytes())?;
+    /// let mut word = [0; 4];
+    /// gpu.read(&buffer, 4, &mut word)?;
+    /// assert_eq!(u32::from_le_bytes(word), 7);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
         self.core.check()?;
         self.core.write(self.own(buffer)?, start, bytes)

@@ -144,6 +144,16 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not a non-negative integer that fits `u64`.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("layers", 6u8).set("offset", -1i32);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("layers").expect("was set").u64()?, 6);
+    /// assert!(file.get("offset").expect("was set").u64().is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn u64(self) -> TensorResult<u64> {
         self.integer().and_then(|n| n.try_into().ok()).map_or_else(|| self.is_not("a non-negative integer"), Ok)
     }
@@ -151,6 +161,16 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not an integer that fits `i64`.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("offset", -1i8).set("huge", u64::MAX);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("offset").expect("was set").i64()?, -1);
+    /// assert!(file.get("huge").expect("was set").i64().is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn i64(self) -> TensorResult<i64> {
         self.integer().and_then(|n| n.try_into().ok()).map_or_else(|| self.is_not("an integer"), Ok)
     }
@@ -158,6 +178,16 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not a number.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("scale", 0.5f32).set("layers", 6u32);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("scale").expect("was set").f64()?, 0.5);
+    /// assert_eq!(file.get("layers").expect("was set").f64()?, 6.0);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn f64(self) -> TensorResult<f64> {
         match self.kind {
             F32 => Ok(f32::from_le_bytes(self.fixed()).into()),
@@ -169,6 +199,16 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not a bool, or neither 0 nor 1.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("add_bos", true).set("layers", 1u8);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert!(file.get("add_bos").expect("was set").bool()?);
+    /// assert!(file.get("layers").expect("was set").bool().is_err()); // an integer is no bool
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn bool(self) -> TensorResult<bool> {
         match (self.kind, self.bytes) {
             (Bool, [0]) => Ok(false),
@@ -180,6 +220,15 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not a string, or not UTF-8.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("general.name", "Tiny");
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("general.name").expect("was set").str()?, "Tiny");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn str(self) -> TensorResult<&'a str> {
         match (self.kind, self.bytes.get(8..)) {
             (Str, Some(text)) => std::str::from_utf8(text).or_else(|_| self.is_not("UTF-8")),
@@ -191,6 +240,17 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not an array.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter, gguf::ValueType};
+    /// let mut file = GgufWriter::new();
+    /// file.set("sections", vec![8i32, 12, 12]);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// let array = file.get("sections").expect("was set").array()?;
+    /// assert_eq!((array.kind(), array.len()), (ValueType::I32, 3));
+    /// assert_eq!(array.values().last().expect("has three").u64()?, 12);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn array(self) -> TensorResult<Array<'a>> {
         let header = if self.kind == Array { array_header(self.bytes) } else { None };
         match header.and_then(|(code, count)| Some((ValueType::from_code(code)?, usize::try_from(count).ok()?))) {
@@ -211,6 +271,15 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not an array, or an item is not a UTF-8 string.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("tokens", vec!["a", "b"]);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("tokens").expect("was set").strs()?, ["a", "b"]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn strs(self) -> TensorResult<Vec<&'a str>> {
         self.collect(Value::str)
     }
@@ -218,6 +287,16 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not an array, or an item is not an integer that fits `i32`.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("sections", vec![8u64, 12]).set("huge", vec![u64::MAX]);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("sections").expect("was set").i32s()?, [8, 12]);
+    /// assert!(file.get("huge").expect("was set").i32s().is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn i32s(self) -> TensorResult<Vec<i32>> {
         self.collect(|v| v.integer().and_then(|n| n.try_into().ok()).map_or_else(|| v.is_not("a 32-bit integer"), Ok))
     }
@@ -225,6 +304,16 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `TensorError::Format` where the value is not an array, or an item is not a float.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.set("scores", vec![0.1f64, -2.0]).set("sections", vec![8i32, 12]);
+    /// let file = Gguf::from_bytes(file.to_bytes()?)?;
+    /// assert_eq!(file.get("scores").expect("was set").f32s()?, [0.1, -2.0]);
+    /// assert!(file.get("sections").expect("was set").f32s().is_err()); // integers are no floats here
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn f32s(self) -> TensorResult<Vec<f32>> {
         self.collect(|v| match v.kind {
             F32 => Ok(f32::from_le_bytes(v.fixed())),

@@ -57,6 +57,15 @@ impl<'a> GgufWriter<'a> {
     /// # Errors
     /// [`TensorError::Unsupported`] for a dtype that GGUF does not have; [`TensorError::Format`] where the name is empty or already used,
     /// the type cannot hold the shape, or the bytes are not as many as the shape needs.
+    ///
+    /// ```
+    /// use tensorlogic::{DType, io::GgufWriter};
+    /// let mut file = GgufWriter::new();
+    /// file.tensor("bias", DType::F32, &[2], vec![0u8; 8])?;
+    /// let error = file.tensor("weight", DType::F32, &[2, 2], vec![0u8; 8]).map(|_| ()).unwrap_err();
+    /// assert!(error.to_string().ends_with("8 bytes given for F32 [2, 2]"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize], bytes: impl Into<Cow<'a, [u8]>>) -> TensorResult<&mut Self> {
         let bytes = bytes.into();
         let wrong = |message: String| bad(format!("tensor `{}`: {message}", clip(name)));
@@ -79,6 +88,17 @@ impl<'a> GgufWriter<'a> {
     ///
     /// # Errors
     /// [`TensorError::Format`] where a key is empty or longer than 65,535 bytes, or `general.alignment` is not a `u32` and a power of two.
+    ///
+    /// ```
+    /// use tensorlogic::io::GgufWriter;
+    /// let mut file = GgufWriter::new();
+    /// file.set("general.architecture", "gpt2");
+    /// let bytes = file.to_bytes()?;
+    /// assert!(bytes.starts_with(b"GGUF\x03\0\0\0")); // version 3
+    /// file.set("general.alignment", 48u32); // no power of two
+    /// assert!(file.to_bytes().is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn to_bytes(&self) -> TensorResult<Vec<u8>> {
         let mut out = Vec::new();
         let (header, alignment) = self.header()?;
@@ -90,6 +110,16 @@ impl<'a> GgufWriter<'a> {
     ///
     /// # Errors
     /// Those of [`GgufWriter::to_bytes`], and [`TensorError::Io`] where the file cannot be written.
+    ///
+    /// ```
+    /// use tensorlogic::io::{Gguf, GgufWriter};
+    /// let path = std::env::temp_dir().join(format!("tl-doc-write-{}.gguf", std::process::id()));
+    /// let mut file = GgufWriter::new();
+    /// file.set("general.name", "Tiny").write(&path)?;
+    /// assert_eq!(Gguf::open(&path)?.str("general.name")?, "Tiny");
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write(&self, path: impl AsRef<Path>) -> TensorResult<()> {
         let (header, alignment) = self.header()?;
         save(path, |out| self.put(&header, alignment, out))

@@ -10,6 +10,19 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// If a dtype has no place in the format (block formats), an evaluation fails, or `put` does.
+///
+/// ```
+/// use tensorlogic::io::{SafeTensors, write_safetensors};
+/// use tensorlogic::prelude::*;
+/// let tensors = std::collections::BTreeMap::from([("bias".to_string(), Tensor::new(&[1.0, 2.0], &Device::cpu())?)]);
+/// let mut file = Vec::new();
+/// write_safetensors(&tensors, &[("format", "pt")], |bytes| {
+///     file.extend_from_slice(bytes);
+///     Ok(())
+/// })?;
+/// assert_eq!(SafeTensors::from_bytes(file)?.load("bias", &Device::cpu())?.to_vec()?, [1.0, 2.0]);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn write_safetensors(
     tensors: &BTreeMap<String, Tensor>,
     metadata: &[(&str, &str)],

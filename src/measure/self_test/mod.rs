@@ -91,6 +91,16 @@ impl SelfTestReport {
     ///
     /// # Errors
     /// [`TensorError::Format`] where something is missing.
+    ///
+    /// ```
+    /// use tensorlogic::measure::SelfTestReport;
+    /// let report = SelfTestReport { device: "cpu".into(), rows: vec![], bench: vec![], kernels: (3, 0.5), seconds: 2.0 };
+    /// let mut json = report.to_json();
+    /// assert_eq!(SelfTestReport::from_json(&json)?, report);
+    /// json["seconds"].take();
+    /// assert!(SelfTestReport::from_json(&json).unwrap_err().to_string().ends_with("seconds is missing"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn from_json(v: &Value) -> TensorResult<SelfTestReport> {
         let wrong = |what: &str| TensorError::format("self-test report", format!("{what} is missing"));
         let text = |v: &Value, k: &str| v[k].as_str().map(str::to_string).ok_or_else(|| wrong(k));

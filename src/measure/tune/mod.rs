@@ -99,6 +99,14 @@ impl TuneReport {
     ///
     /// # Errors
     /// Those of [`TunedAdapter::store_tuning`].
+    ///
+    /// ```no_run
+    /// use tensorlogic::measure::{TuneOptions, tune};
+    /// let options = TuneOptions { seconds: 60.0, stop: &|| false, progress: &|_| {} };
+    /// let report = tune("vulkan", &options)?.expect("nobody stopped it");
+    /// assert!(report.store()?.exists()); // `Device::open("vulkan")` takes the table from there
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn store(&self) -> TensorResult<PathBuf> {
         self.opened.adapter()?.store_tuning(self.model.as_deref(), &self.table)
     }
@@ -109,6 +117,15 @@ impl TuneReport {
 /// # Errors
 /// [`TensorError::UnsupportedDevice`] where there is no such GPU, those of the device, and [`TensorError::Internal`] where a kernel computes
 /// something else under another table.
+///
+/// ```no_run
+/// use tensorlogic::measure::{TuneOptions, tune};
+/// let options = TuneOptions { seconds: 60.0, stop: &|| false, progress: &|what| println!("{what}") };
+/// let report = tune("vulkan", &options)?.expect("nobody stopped it");
+/// // What is kept is slower nowhere, but for noise.
+/// assert!(report.rows.iter().filter(|row| row.kept).all(|row| row.after < 1.05 * row.before));
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn tune(device: &str, options: &TuneOptions<'_>) -> TensorResult<Option<TuneReport>> {
     let begun = Instant::now();
     let opened = Opened::new(device, None)?;
@@ -124,6 +141,17 @@ pub fn tune(device: &str, options: &TuneOptions<'_>) -> TensorResult<Option<Tune
 ///
 /// # Errors
 /// Those of [`tune`].
+///
+/// ```no_run
+/// use tensorlogic::Device;
+/// use tensorlogic::measure::{TuneOptions, tune_model};
+/// use tensorlogic::models::{self, Weights};
+/// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::open("vulkan")?)?, None)?;
+/// let options = TuneOptions { seconds: 10.0, stop: &|| false, progress: &|_| {} };
+/// let report = tune_model("vulkan", &*model, &options)?.expect("nobody stopped it");
+/// assert!(report.cases[0] <= report.cases[1]); // as many kinds of work as the time allowed
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn tune_model(device: &str, model: &dyn Model, options: &TuneOptions<'_>) -> TensorResult<Option<TuneReport>> {
     let begun = Instant::now();
     let base = Opened::new(device, None)?;

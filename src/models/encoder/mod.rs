@@ -72,6 +72,18 @@ impl EncoderOutputs {
     ///
     /// # Errors
     /// Those of reading the states.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding, Pooling};
+    /// use tensorlogic::models::{Encoder, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let encoder = Encoder::load(&Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?, None)?;
+    /// let outputs = encoder.run(&Inputs::padded(&[vec![5, 6, 7, 8], vec![9, 10]], Padding::Right)?)?;
+    /// let vectors = outputs.pooled(Pooling::Cls)?;
+    /// assert_eq!(vectors.dims(), [2, 48]);
+    /// assert_eq!(vectors.to_vec()?[..48], outputs.token_states(0)?[0]); // the state of the first token
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn pooled(&self, pooling: Pooling) -> TensorResult<Tensor> {
         pooled(&self.hidden_states, &self.valid, pooling)
     }
@@ -80,6 +92,17 @@ impl EncoderOutputs {
     ///
     /// # Errors
     /// When there is no such row.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Encoder, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let encoder = Encoder::load(&Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?, None)?;
+    /// let outputs = encoder.run(&Inputs::padded(&[vec![5, 6, 7, 8], vec![9, 10]], Padding::Right)?)?;
+    /// assert_eq!(outputs.hidden_states.dims(), [2, 4, 48]);
+    /// assert_eq!(outputs.token_states(1)?.len(), 2); // two of the four columns are padding
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn token_states(&self, row: usize) -> TensorResult<Vec<Vec<f32>>> {
         token_states(&self.hidden_states, &self.valid, row)
     }
@@ -121,6 +144,15 @@ impl Encoder {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the file does not name its architecture.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Encoder, Weights};
+    /// let is_encoder = |path: &str| Encoder::is_for(&Weights::open(path, &Device::cpu())?);
+    /// assert!(is_encoder("tests/vectors/encoders/models2/bert-odd")?);
+    /// assert!(!is_encoder("models/tiny/tiny.gguf")?); // GPT-2
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn is_for(weights: &Weights) -> TensorResult<bool> {
         let config = weights.config();
         let both = config.is_some_and(|c| c["use_bidirectional_attention"] == true);
@@ -135,6 +167,16 @@ impl Encoder {
     ///
     /// # Errors
     /// As for [`load`](crate::models::load); [`TensorError::Unsupported`] for a GGUF file of another architecture.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Encoder, Weights};
+    /// let weights = Weights::open("tests/vectors/encoders/models2/xlm-roberta-rank", &Device::cpu())?;
+    /// let encoder = Encoder::load(&weights, None)?;
+    /// assert_eq!((encoder.shape().layers, encoder.shape().width), (2, 48));
+    /// assert_eq!(encoder.labels(), Some(&["LABEL_0".to_string()][..]));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Encoder> {
         let settings = Settings::new(weights)?;
         let spec = describe(&settings, weights)?;
@@ -239,6 +281,18 @@ impl Encoder {
     /// # Errors
     /// [`TensorError::Argument`] when an input has a wrong shape, dtype or value; the message names it and the caller's line. Otherwise those of the
     /// evaluation: out of memory, a lost device.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Encoder, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let encoder = Encoder::load(&Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?, None)?;
+    /// let outputs = encoder.run(&Inputs::padded(&[vec![5, 6, 7, 8], vec![9, 10]], Padding::Right)?)?;
+    /// assert_eq!(outputs.hidden_states.dims(), [2, 4, 48]);
+    /// assert_eq!(outputs.pooler.expect("BERT has a pooler").dims(), [2, 48]);
+    /// assert!(outputs.logits.is_none()); // this file has no head
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn run(&self, inputs: &Inputs) -> TensorResult<EncoderOutputs> {
         self.run_at(inputs, false, Location::caller())
@@ -248,6 +302,18 @@ impl Encoder {
     ///
     /// # Errors
     /// Those of [`Encoder::run`].
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Encoder, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let encoder = Encoder::load(&Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?, None)?;
+    /// let outputs = encoder.run_keeping_layers(&Inputs::padded(&[vec![5, 6, 7]], Padding::Right)?)?;
+    /// let layers = outputs.layers.expect("they are kept");
+    /// assert_eq!(layers.len(), encoder.shape().layers + 1);
+    /// assert_eq!(layers[3].to_vec()?, outputs.hidden_states.to_vec()?);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn run_keeping_layers(&self, inputs: &Inputs) -> TensorResult<EncoderOutputs> {
         self.run_at(inputs, true, Location::caller())

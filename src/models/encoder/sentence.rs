@@ -60,6 +60,16 @@ impl Embedder {
     ///
     /// # Errors
     /// Those of [`Encoder::load`]; [`TensorError::Unsupported`] for a module or a setting that is not implemented, by its name.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::inference::Pooling;
+    /// use tensorlogic::models::{Embedder, Weights};
+    /// let embedder = Embedder::open(&Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?, None)?;
+    /// assert_eq!((embedder.pooling(), embedder.normalizes()), (&[Pooling::Mean][..], false)); // there is no modules.json
+    /// assert_eq!((embedder.width(), embedder.max_tokens()), (48, 64));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn open(weights: &Weights, dtype: Option<DType>) -> TensorResult<Embedder> {
         let encoder = Encoder::load(weights, dtype)?;
         let usual = if encoder.is_causal() { Pooling::Last } else { Pooling::Mean };
@@ -190,6 +200,16 @@ impl Embedder {
     ///
     /// # Errors
     /// [`TensorError::Value`] when there is no prompt of this name; the message lists those that there are.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Embedder, Weights};
+    /// let embedder = Embedder::open(&Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?, None)?;
+    /// assert_eq!(embedder.prompt(None)?, "");
+    /// let error = embedder.prompt(Some("query")).unwrap_err();
+    /// assert_eq!(error.to_string(), "there is no prompt \"query\"; this model has none");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn prompt(&self, name: Option<&str>) -> TensorResult<&str> {
         let Some(name) = name.or(self.default_prompt.as_deref()) else { return Ok("") };
         self.prompts().find(|(n, _)| *n == name).map(|(_, text)| text).ok_or_else(|| {
@@ -205,6 +225,19 @@ impl Embedder {
     ///
     /// # Errors
     /// Those of [`Encoder::run`].
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Embedder, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let weights = Weights::open("tests/vectors/encoders/models2/bert-odd", &Device::cpu())?;
+    /// let embedder = Embedder::open(&weights, None)?.normalized(true);
+    /// let vectors = embedder.embed(&Inputs::padded(&[vec![5, 6, 7], vec![8, 9]], Padding::Right)?)?;
+    /// assert_eq!(vectors.dims(), [2, 48]);
+    /// let squares = vectors.square()?.sum(&[-1], false)?.to_vec()?;
+    /// assert!(squares.iter().all(|s| (s - 1.0).abs() < 1e-5), "{squares:?}"); // vectors of length 1
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn embed(&self, inputs: &Inputs) -> TensorResult<Tensor> {
         let outputs = self.encoder.run(inputs)?;

@@ -98,6 +98,20 @@ impl<'m> Inference<'m> {
     /// # Errors
     /// [`TensorError::Argument`] when an input has a wrong shape, dtype or value; the message names it and the caller's line. Otherwise
     /// those of the evaluation: out of memory, a lost device.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inference, Inputs, Padding};
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// let inputs = Inputs::padded(&[vec![30, 27, 25, 17, 27]], Padding::Right)?; // ROMEO
+    /// let outputs = Inference::new(&*model).log_probs(true).run(&inputs)?;
+    /// assert_eq!(outputs.logits.argmax(-1)?.to_vec1::<i32>()?, [10]); // a colon
+    /// let log_probs = outputs.log_probs.expect("asked for").to_vec()?;
+    /// assert_eq!(log_probs[0], 0.0); // nothing stands before the first token
+    /// assert!(log_probs[3].exp() > 0.9); // E behind ROM
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn run(&self, inputs: &Inputs) -> TensorResult<Outputs> {
         let at = Location::caller();

@@ -70,6 +70,18 @@ impl Outputs {
     ///
     /// # Errors
     /// Those of the evaluation.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inference, Inputs, Padding, Pooling};
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// let outputs = Inference::new(&*model).run(&Inputs::padded(&[vec![5, 6, 7], vec![8]], Padding::Left)?)?;
+    /// let vectors = outputs.pooled(Pooling::Last)?;
+    /// assert_eq!(vectors.dims(), [2, 384]);
+    /// assert_eq!(vectors.to_vec()?[..384], outputs.token_states(0)?[2]); // the state of the last token
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn pooled(&self, pooling: Pooling) -> TensorResult<Tensor> {
         pooled(&self.hidden_states, &self.valid, pooling)
     }
@@ -78,6 +90,17 @@ impl Outputs {
     ///
     /// # Errors
     /// Those of the evaluation, or when there is no such row.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inference, Inputs, Padding};
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
+    /// let outputs = Inference::new(&*model).run(&Inputs::padded(&[vec![5, 6, 7], vec![8]], Padding::Left)?)?;
+    /// let states = outputs.token_states(1)?;
+    /// assert_eq!((states.len(), states[0].len()), (1, 384)); // one token: two of the three columns are padding
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn token_states(&self, row: usize) -> TensorResult<Vec<Vec<f32>>> {
         token_states(&self.hidden_states, &self.valid, row)
     }

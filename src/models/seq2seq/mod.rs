@@ -56,6 +56,16 @@ impl Source {
     ///
     /// # Errors
     /// Those of the evaluation.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/t5-relu", &Device::cpu())?, None)?;
+    /// let source = model.read(&Inputs::padded(&[vec![5, 6, 7, 1], vec![8, 1]], Padding::Right)?)?;
+    /// assert_eq!((source.batch(), source.states()?.dims()), (2, &[2, 4, 48][..]));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn states(&self) -> TensorResult<Tensor> {
         self.states.cast(DType::F32)
     }
@@ -80,6 +90,15 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the file does not name its architecture.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// let has_two_stacks = |path: &str| Seq2Seq::is_for(&Weights::open(path, &Device::cpu())?);
+    /// assert!(has_two_stacks("tests/vectors/encoders/models2/t5-relu")?);
+    /// assert!(!has_two_stacks("models/tiny/tiny.gguf")?); // a decoder alone
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn is_for(weights: &Weights) -> TensorResult<bool> {
         Ok(seq2seq::find(weights.architecture()?).is_some())
     }
@@ -88,6 +107,15 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// As for [`load`](crate::models::load); [`TensorError::Unsupported`] for a GGUF file.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/t5-relu", &Device::cpu())?, None)?;
+    /// assert_eq!((model.start(), model.ends()), (0, &[1][..])); // of the answer
+    /// assert_eq!((model.shape().layers, model.shape().vocab), (3, 320));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Seq2Seq> {
         let Some(known) = seq2seq::find(weights.architecture()?).filter(|_| weights.is_hub()) else {
             let names: Vec<&str> = seq2seq::SEQ2SEQ.iter().map(|a| a.name).collect();
@@ -161,6 +189,17 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// [`TensorError::Argument`] when an input has a wrong shape, dtype or value; [`TensorError::Unsupported`] for a model that reads sound.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/t5-relu", &Device::cpu())?, None)?;
+    /// let source = model.read(&Inputs::padded(&[vec![5, 6, 7, 1]], Padding::Right)?)?;
+    /// assert_eq!(source.states()?.dims(), [1, 4, 48]);
+    /// assert!(model.read(&Inputs::padded(&[vec![320]], Padding::Right)?).is_err()); // not in the vocabulary
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn read(&self, inputs: &Inputs) -> TensorResult<Source> {
         if self.spec.audio.is_some() {
@@ -189,6 +228,15 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// [`TensorError::Value`] for another shape, [`TensorError::Unsupported`] for a model that reads text.
+    ///
+    /// ```
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/whisper-base", &Device::cpu())?, None)?;
+    /// let source = model.listen(&Tensor::zeros(&[1, 20, 60], DType::F32, &Device::cpu())?)?; // 20 bands, 60 frames
+    /// assert_eq!(source.states()?.dims(), [1, 30, 48]); // a state for two frames
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn listen(&self, features: &Tensor) -> TensorResult<Source> {
         let (Some(audio), Some([first, second])) = (self.spec.audio, &self.convolutions) else {
             return Err(TensorError::Unsupported("this model reads text (`Seq2Seq::read`), not sound".into()));
@@ -229,6 +277,18 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// [`TensorError::Value`] where tokens are not `[B,T]` with a row for each source, or do not fit into the context.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{KvCache, Seq2Seq, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/t5-relu", &Device::cpu())?, None)?;
+    /// let source = model.read(&Inputs::padded(&[vec![5, 6, 7, 1]], Padding::Right)?)?;
+    /// let mut cache = KvCache::new(model.shape(), 8, model.device())?;
+    /// let logits = model.logits(&Tensor::new(&[[0, 9]], &Device::cpu())?, &source, &mut cache)?;
+    /// assert_eq!((logits.dims(), cache.len()), (&[1, 2, 320][..], 2));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn logits(&self, tokens: &Tensor, source: &Source, cache: &mut KvCache) -> TensorResult<Tensor> {
         let (start, device, dtype) = (cache.len(), self.device(), self.shape.dtype);
         let &[batch, len] = tokens.dims() else {
@@ -267,6 +327,18 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// Those of [`Seq2Seq::logits`]; [`TensorError::Value`] for more than one source.
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/t5-relu", &Device::cpu())?, None)?;
+    /// let text = vec![231u32, 106, 77, 315, 58, 104, 206, 252, 205, 278, 18, 126, 184, 141, 126, 121, 15, 36, 175, 154];
+    /// let source = model.read(&Inputs::padded(&[text], Padding::Right)?)?;
+    /// assert_eq!(model.greedy(&source, &[], 3, |_, _| true)?, [236, 241, 241]); // as transformers answers
+    /// assert_ne!(model.greedy(&source, &[], 1, |_, token| token != 236)?, [236]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn greedy(&self, source: &Source, prompt: &[u32], max: usize, allowed: impl Fn(usize, u32) -> bool) -> TensorResult<Vec<u32>> {
         if source.batch() != 1 {
             return Err(TensorError::Value(format!("greedy: {} sources; want one", source.batch())));

@@ -20,6 +20,16 @@ const BINS: usize = WINDOW / 2 + 1;
 ///
 /// # Errors
 /// [`TensorError::Format`] for another file or a damaged one, [`TensorError::Unsupported`] for another rate or kind of samples.
+///
+/// ```
+/// use tensorlogic::models::seq2seq::speech::read_wav;
+/// // One channel of 16,000 samples a second, 16 bits each.
+/// let mut file = b"RIFF\x28\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x80\x3e\0\0\0\x7d\0\0\x02\0\x10\0data\x04\0\0\0".to_vec();
+/// file.extend([16_384i16, -16_384].into_iter().flat_map(i16::to_le_bytes));
+/// assert_eq!(read_wav(&file)?, [0.5, -0.5]);
+/// assert!(read_wav(b"ID3").is_err());
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn read_wav(bytes: &[u8]) -> TensorResult<Vec<f32>> {
     let bad = |what: &str| TensorError::format("wav", what.to_string());
     if bytes.len() < 12 || &bytes[..4] != b"RIFF" || &bytes[8..12] != b"WAVE" {
@@ -136,6 +146,16 @@ impl Seq2Seq {
     ///
     /// # Errors
     /// [`TensorError::Unsupported`] for a model that reads text; those of [`log_mel`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{Seq2Seq, Weights};
+    /// let model = Seq2Seq::load(&Weights::open("tests/vectors/encoders/models2/whisper-base", &Device::cpu())?, None)?;
+    /// let features = model.features(&vec![0.0; model.samples()])?;
+    /// assert_eq!(features.dims(), [1, 20, 60]);
+    /// assert!(features.to_vec()?.iter().all(|v| *v == -1.5)); // silence: (log₁₀ 10⁻¹⁰ + 4)/4
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn features(&self, samples: &[f32]) -> TensorResult<Tensor> {
         let Some(audio) = self.spec.audio else { return Err(TensorError::Unsupported("this model reads text, not sound".into())) };
         log_mel(samples, audio.mels, audio.frames, self.device())

@@ -53,6 +53,15 @@ impl VisionTower {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the file does not name its architecture.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{VisionTower, Weights};
+    /// let reads_images = |path: &str| VisionTower::is_for(&Weights::open(path, &Device::cpu())?);
+    /// assert!(reads_images("tests/vectors/encoders/models2/vit-class")?);
+    /// assert!(!reads_images("tests/vectors/encoders/models2/bert-odd")?);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn is_for(weights: &Weights) -> TensorResult<bool> {
         Ok(towers::find(weights.architecture()?).is_some())
     }
@@ -61,6 +70,15 @@ impl VisionTower {
     ///
     /// # Errors
     /// As for [`load`](crate::models::load); [`TensorError::Unsupported`] for a GGUF file.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{VisionTower, Weights};
+    /// let tower = VisionTower::load(&Weights::open("tests/vectors/encoders/models2/vit-class", &Device::cpu())?, None)?;
+    /// assert_eq!(tower.image_size(), [3, 24, 24]);
+    /// assert_eq!(tower.labels().map(|names| names.len()), Some(10));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<VisionTower> {
         let Some(known) = towers::find(weights.architecture()?).filter(|_| weights.is_hub()) else {
             let names: Vec<&str> = towers::TOWERS.iter().map(|a| a.name).collect();
@@ -135,6 +153,16 @@ impl VisionTower {
     ///
     /// # Errors
     /// [`TensorError::Value`] for another number of channels or a size that the model cannot read; those of the evaluation.
+    ///
+    /// ```
+    /// use tensorlogic::models::{VisionTower, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let tower = VisionTower::load(&Weights::open("tests/vectors/encoders/models2/vit-class", &Device::cpu())?, None)?;
+    /// let outputs = tower.run(&Tensor::zeros(&[2, 3, 24, 24], DType::F32, &Device::cpu())?)?;
+    /// assert_eq!(outputs.hidden_states.dims(), [2, 10, 48]); // the class token, and 3 · 3 patches of 8 · 8 pixels
+    /// assert_eq!(outputs.logits.expect("it is a classifier").dims(), [2, 10]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn run(&self, pixels: &Tensor) -> TensorResult<VisionOutputs> {
         no_grad(|| {
             let states = self.states(pixels)?;

@@ -40,6 +40,15 @@ impl ImageTextModel {
     ///
     /// # Errors
     /// [`TensorError::Format`] where the file does not name its architecture.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{ImageTextModel, Weights};
+    /// let is_pair = |path: &str| ImageTextModel::is_for(&Weights::open(path, &Device::cpu())?);
+    /// assert!(is_pair("tests/vectors/encoders/models2/clip-base")?);
+    /// assert!(!is_pair("tests/vectors/encoders/models2/vit-class")?); // images alone
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn is_for(weights: &Weights) -> TensorResult<bool> {
         Ok(towers::find_pair(weights.architecture()?).is_some())
     }
@@ -48,6 +57,15 @@ impl ImageTextModel {
     ///
     /// # Errors
     /// As for [`load`](crate::models::load); [`TensorError::Unsupported`] for a GGUF file.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{ImageTextModel, Weights};
+    /// let model = ImageTextModel::load(&Weights::open("tests/vectors/encoders/models2/clip-base", &Device::cpu())?, None)?;
+    /// assert_eq!(model.vision().image_size(), [3, 32, 32]);
+    /// assert_eq!(model.text().shape().context, 16);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<ImageTextModel> {
         let Some(known) = towers::find_pair(weights.architecture()?).filter(|_| weights.is_hub()) else {
             let names: Vec<&str> = towers::PAIRS.iter().map(|a| a.name).collect();
@@ -88,6 +106,17 @@ impl ImageTextModel {
     ///
     /// # Errors
     /// [`TensorError::Value`] where a text lacks the token that its vector is of; those of [`Encoder::run`].
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{ImageTextModel, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = ImageTextModel::load(&Weights::open("tests/vectors/encoders/models2/clip-base", &Device::cpu())?, None)?;
+    /// let texts = [vec![0u32, 5, 6, 319], vec![0, 7, 319]]; // 319 ends a text
+    /// assert_eq!(model.embed_texts(&Inputs::padded(&texts, Padding::Right)?)?.dims(), [2, 32]);
+    /// assert!(model.embed_texts(&Inputs::padded(&[vec![0, 5]], Padding::Right)?).is_err()); // it does not end
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn embed_texts(&self, inputs: &Inputs) -> TensorResult<Tensor> {
         let outputs = self.text.run_at(inputs, false, Location::caller())?;
@@ -112,6 +141,16 @@ impl ImageTextModel {
     ///
     /// # Errors
     /// Those of [`VisionTower::run`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{ImageTextModel, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = ImageTextModel::load(&Weights::open("tests/vectors/encoders/models2/clip-base", &Device::cpu())?, None)?;
+    /// let images = Tensor::zeros(&[2, 3, 32, 32], DType::F32, &Device::cpu())?;
+    /// assert_eq!(model.embed_images(&images)?.dims(), [2, 32]);
+    /// assert!(model.embed_images(&images.narrow(1, 0, 1)?).is_err()); // one channel instead of three
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn embed_images(&self, pixels: &Tensor) -> TensorResult<Tensor> {
         let pooled = self.image.run(pixels)?.pooled.ok_or_else(|| TensorError::Value("this tower gives no vector of an image".into()))?;
         self.projected(&pooled, self.image_head.as_ref())
@@ -127,6 +166,19 @@ impl ImageTextModel {
     ///
     /// # Errors
     /// Those of [`ImageTextModel::embed_images`] and [`ImageTextModel::embed_texts`].
+    ///
+    /// ```
+    /// use tensorlogic::models::inference::{Inputs, Padding};
+    /// use tensorlogic::models::{ImageTextModel, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let model = ImageTextModel::load(&Weights::open("tests/vectors/encoders/models2/clip-base", &Device::cpu())?, None)?;
+    /// let images = Tensor::zeros(&[1, 3, 32, 32], DType::F32, &Device::cpu())?;
+    /// let texts = Inputs::padded(&[vec![0, 5, 6, 319], vec![0, 7, 319]], Padding::Right)?;
+    /// let found = model.compare(&images, &texts)?;
+    /// assert_eq!(found.logits.dims(), [1, 2]); // an image, two texts
+    /// assert!((found.images.square()?.sum_all()?.item()? - 1.0).abs() < 1e-5); // a vector of length 1
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn compare(&self, pixels: &Tensor, texts: &Inputs) -> TensorResult<Similarity> {
         let unit = |x: Tensor| -> TensorResult<Tensor> {

@@ -81,6 +81,17 @@ impl Quantized {
     ///
     /// # Errors
     /// Those of the device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::quant::Affine;
+    ///
+    /// let x = Tensor::new(&[[-5.0, 0.0, 10.0]], &Device::cpu())?;
+    /// let q = x.quantize(&Affine::int4())?; // the scale is 1 and the zero point −3
+    /// assert_eq!(q.q().dims(), [1, 2]); // two integers a byte
+    /// assert_eq!(q.values()?.to_vec2::<i8>()?, [[-8, -3, 7]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn values(&self) -> TensorResult<Tensor> {
         let mut dims = sizes(self.rows.dims());
         let (last, len) = (dims.len() - 1, self.row_len());
@@ -96,6 +107,16 @@ impl Quantized {
     ///
     /// # Errors
     /// Those of the device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::quant::Affine;
+    ///
+    /// let x = Tensor::new(&[[-5.0, 0.25, 10.0]], &Device::cpu())?;
+    /// let q = x.quantize(&Affine::int4())?; // the scale is 1
+    /// assert_eq!(q.dequantize()?.to_vec2::<f32>()?, [[-5.0, 0.0, 10.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn dequantize(&self) -> TensorResult<Tensor> {
         let values = self.values()?;
         let last = self.rows.rank() - 1;
@@ -338,6 +359,15 @@ impl DynamicQuantizer {
     ///
     /// # Errors
     /// For other numbers of bits.
+    ///
+    /// ```
+    /// use tensorlogic::ops::affine::DynamicQuantizer;
+    /// use tensorlogic::quant::Affine;
+    ///
+    /// assert_eq!(DynamicQuantizer::new(4)?.affine, Affine::int4());
+    /// assert!(DynamicQuantizer::new(3).is_err());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn new(bits: u32) -> TensorResult<DynamicQuantizer> {
         Ok(DynamicQuantizer { affine: Affine { bits: Bits::try_from(bits)?, ..Affine::int8() } })
     }
@@ -353,6 +383,17 @@ impl DynamicQuantizer {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::ops::affine::DynamicQuantizer;
+    ///
+    /// let weights = Tensor::new(&[[0.0, 255.0], [0.0, 510.0]], &Device::cpu())?;
+    /// let q = DynamicQuantizer::new(8)?.per_channel(0).quantize_weights(&weights)?;
+    /// assert_eq!(q.scale().to_vec()?, [1.0, 2.0]);
+    /// assert_eq!(q.q().to_vec2::<i8>()?, [[-128, 127], [-128, 127]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn quantize_weights(&self, weights: &Tensor) -> TensorResult<Quantized> {
         weights.quantize(&self.affine)
@@ -361,6 +402,17 @@ impl DynamicQuantizer {
     ///
     /// # Errors
     /// As there.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::ops::affine::DynamicQuantizer;
+    ///
+    /// let weights = Tensor::new(&[[0.0, 255.0], [0.0, 510.0]], &Device::cpu())?;
+    /// let quantizer = DynamicQuantizer::new(8)?.per_channel(0);
+    /// let q = quantizer.quantize_weights(&weights)?;
+    /// assert_eq!(quantizer.dequantize_weights(&q)?.to_vec2::<f32>()?, [[0.0, 255.0], [0.0, 510.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn dequantize_weights(&self, weights: &Quantized) -> TensorResult<Tensor> {
         weights.dequantize()
     }

@@ -101,7 +101,18 @@ impl Op for RangeParams {
 /// Scales (f32), zero points (i32) and inverse scales (f32) of groups with these least and largest values.
 ///
 /// # Errors
-/// When `low` and `high` are not f32 of one shape on one device.
+/// When `low` and `high`, which are f32 of one shape, are on different devices.
+///
+/// ```
+/// # use tensorlogic::prelude::*;
+/// use tensorlogic::ops::affine::affine_params;
+/// use tensorlogic::quant::Affine;
+///
+/// let (low, high) = (Tensor::new(&[-5.0], &Device::cpu())?, Tensor::new(&[250.0], &Device::cpu())?);
+/// let [scale, zero_point, _] = affine_params(Affine::int8(), low, high, std::panic::Location::caller())?;
+/// assert_eq!((scale.item()?, zero_point.item()?), (1.0, -123.0));
+/// # Ok::<(), TensorError>(())
+/// ```
 pub fn affine_params(affine: Affine, low: Tensor, high: Tensor, at: At) -> TensorResult<[Tensor; 3]> {
     let shape = *low.shape();
     let metas = [DType::F32, DType::I32, DType::F32].map(|dtype| Meta { dtype, shape });
