@@ -576,6 +576,38 @@ impl Tensor {
     ///
     /// # Errors
     /// When the inputs are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use std::{panic::Location, sync::Arc};
+    /// # use tensorlogic::layout::Layout;
+    /// # use tensorlogic::tensor::{Key, Lowered, Meta, Op};
+    /// #
+    /// # /// The elements of two vectors in turn.
+    /// # struct Interleave;
+    /// #
+    /// # impl Op for Interleave {
+    /// #     fn name(&self) -> &'static str {
+    /// #         "interleave"
+    /// #     }
+    /// #     fn key(&self, _: &mut Key) {}
+    /// #     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+    /// #         None
+    /// #     }
+    /// #     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+    /// #         let window = |i: usize| (i, Layout::contiguous(outputs[0].shape).slice(0, i, inputs[i].shape[0], 2), None);
+    /// #         Lowered::Windows { base: None, pieces: vec![window(0), window(1)] }
+    /// #     }
+    /// # }
+    /// #
+    /// // `Interleave` is defined in the example of `Tensor::op1`.
+    /// let [a, b] = [Tensor::new(&[1.0, 3.0], &Device::cpu())?, Tensor::new(&[2.0, 4.0], &Device::cpu())?];
+    /// let meta = Meta { dtype: DType::F32, shape: Shape::of(&[4]) };
+    /// let (inputs, metas) = ([a, b].into_iter().collect(), [meta].into_iter().collect());
+    /// let results = Tensor::op(Arc::new(Interleave), inputs, Default::default(), metas, Location::caller())?;
+    /// assert_eq!(results[0].to_vec()?, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn op(
         op: Arc<dyn Op>,
         inputs: Inputs,

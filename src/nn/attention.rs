@@ -44,6 +44,16 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     /// [`TensorError::Config`] where `width` is not divisible by `heads`; those of [`Linear::normal`].
+    ///
+    /// ```
+    /// use tensorlogic::nn::{Module, MultiHeadAttention};
+    /// use tensorlogic::prelude::*;
+    /// let (cpu, mut rng) = (Device::cpu(), Rng::new(1));
+    /// let layer = MultiHeadAttention::new(12, 3, true, true, [0.02, 0.01], &mut rng, &cpu)?;
+    /// assert_eq!(layer.forward(&Tensor::zeros(&[2, 5, 12], DType::F32, &cpu)?)?.dims(), [2, 5, 12]);
+    /// assert!(MultiHeadAttention::new(12, 5, true, true, [0.02, 0.01], &mut rng, &cpu).is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(
         width: usize,
         heads: usize,

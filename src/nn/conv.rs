@@ -31,6 +31,15 @@ impl Conv2d {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// use tensorlogic::nn::{Conv2d, Module};
+    /// use tensorlogic::prelude::*;
+    /// let (cpu, mut rng) = (Device::cpu(), Rng::new(1));
+    /// let layer = Conv2d::new([3, 8], 3, 2, 1, true, &mut rng, &cpu)?;
+    /// assert_eq!(layer.forward(&Tensor::zeros(&[2, 3, 10, 10], DType::F32, &cpu)?)?.dims(), [2, 8, 5, 5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(
         [inputs, outputs]: [usize; 2],
         kernel: usize,
@@ -72,6 +81,15 @@ impl Conv1d {
     ///
     /// # Errors
     /// When a parameter would have too many elements.
+    ///
+    /// ```
+    /// use tensorlogic::nn::{Conv1d, Module};
+    /// use tensorlogic::prelude::*;
+    /// let (cpu, mut rng) = (Device::cpu(), Rng::new(1));
+    /// let layer = Conv1d::new([3, 8], 5, 1, 0, false, &mut rng, &cpu)?;
+    /// assert_eq!(layer.forward(&Tensor::zeros(&[2, 3, 10], DType::F32, &cpu)?)?.dims(), [2, 8, 6]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(
         [inputs, outputs]: [usize; 2],
         kernel: usize,
