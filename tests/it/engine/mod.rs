@@ -13,6 +13,7 @@ mod kernel_variants;
 mod kernels;
 #[cfg(feature = "gpu")]
 mod metal;
+mod package;
 mod promises;
 #[cfg(feature = "gpu")]
 #[allow(dead_code)] // What only `cargo xtask` needs.
