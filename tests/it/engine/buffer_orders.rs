@@ -150,7 +150,8 @@ fn models_need_hardly_more_than_is_live() {
             assert!(auto.planned_bytes() <= program.planned_bytes(), "{name} on {}", device.name());
             // On a GPU less than 1 MiB is not worth windows, which make kernels declare what they read as written.
             let over = auto.planned_bytes() - auto.memory.most_live;
-            let small = !device.is_cpu() && over < 1 << 20;
+            // Of these models only the decode step needs them, for some hundred bytes.
+            let small = !device.is_cpu() && *name == "decode" && over < 1 << 12;
             assert!(auto.slack() <= 0.02 || small, "{name} on {}: slack {}, {over} bytes", device.name(), auto.slack());
             // Slots of one value at a time do for a prompt.
             assert!(*name != "prompt" || auto.slack() <= 0.02 && windows(auto) == 0, "{auto}");
