@@ -4,11 +4,16 @@
 //! Without clang++ 19 (`scripts/clang.sh`) these tests say so and pass, unless `TL_REQUIRE_MSL=1`.
 #![cfg(all(feature = "gpu", feature = "text", unix, not(target_vendor = "apple"), any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+#[path = "../../xtask/src/apple_texts.rs"]
+mod apple_texts;
 mod backend;
 mod bodies;
 mod common;
 mod faults;
 mod kernel;
+#[allow(dead_code)] // Kernels for other GPUs, which `it` translates.
+#[path = "../../xtask/src/kernels.rs"]
+mod kernels;
 #[allow(dead_code)] // What only `cargo xtask` needs.
 #[path = "../../xtask/src/samples.rs"]
 mod samples;

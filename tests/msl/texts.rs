@@ -1,30 +1,13 @@
 //! The Metal text of every kernel: what Apple's compiler is known to get wrong does not occur.
 
-use super::backend::apple;
-use super::metal_text::{MetalText, declare_in_kernel, translate};
-use super::samples::{adapters, files, generated, stands_alone};
-use std::path::Path;
+use super::apple_texts::{AppleText, apple_texts};
+use super::kernels::{APPLE, write_apple};
+use super::metal_text::{LANGUAGE_VERSION, MetalText, declare_in_kernel};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
-/// Every kernel for Apple's GPUs, by its tuning table and by another one, as Metal text; with its name and its WGSL.
-fn texts() -> Vec<(String, String, MetalText)> {
-    let mut sources = vec![];
-    let other = adapters().into_iter().find(|a| a.0 == "apple").unwrap().1;
-    for (table, adapter) in [("apple", apple()), ("other", other)] {
-        let kernels = generated(&adapter).unwrap();
-        sources.extend(kernels.into_iter().map(|(name, k)| (format!("{table}/{name}"), k.wgsl)));
-    }
-    for path in files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metal")).unwrap() {
-        let text = std::fs::read_to_string(&path).unwrap();
-        if stands_alone(&text) {
-            sources.push((path.display().to_string(), text));
-        }
-    }
-    let metal = |(name, wgsl): (String, String)| {
-        let bindings = wgsl.matches("@binding(").count();
-        let text = translate(&wgsl, bindings).unwrap_or_else(|e| panic!("{name}: {e}"));
-        (name, wgsl, text)
-    };
-    sources.into_iter().map(metal).collect()
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The parameters of the kernel, and its body.
@@ -46,7 +29,7 @@ fn block(text: &str) -> &str {
 #[test]
 fn no_text_has_what_apples_compiler_gets_wrong() {
     let (mut all, mut with_memory, mut narrow) = (0, 0, 0);
-    for (name, wgsl, text) in texts() {
+    for AppleText { name, wgsl, text } in apple_texts(root()).unwrap() {
         let (parameters, body) = kernel(&text);
         all += 1;
         // Threadgroup memory that is a parameter of the kernel: https://github.com/gfx-rs/wgpu/issues/4500.
@@ -71,6 +54,80 @@ fn no_text_has_what_apples_compiler_gets_wrong() {
     }
     println!("{all} Metal texts, {with_memory} with threadgroup memory, {narrow} with at most 32 threads");
     assert!(all > 800 && with_memory > 250, "{all} texts, {with_memory} with threadgroup memory");
+}
+
+/// Files of a folder and of those in it.
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_of(&path) } else { vec![path] }).collect()
+}
+
+/// The numbers of the buffers that a kernel's parameters name, in order.
+fn buffers(parameters: &str) -> Vec<usize> {
+    parameters.split("[[buffer(").skip(1).map(|p| p.split(')').next().unwrap().parse().unwrap()).collect()
+}
+
+/// What `cargo xtask kernels --msl` writes for Apple's compiler are the texts that the backend compiles: their buffers have the numbers that it binds,
+/// and parts in Metal's language are in them.
+#[test]
+fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
+    let out = std::env::temp_dir().join(format!("tl-apple-texts-{}", std::process::id()));
+    let count = write_apple(root(), &out).unwrap();
+    let files = files_of(&out.join(APPLE));
+    let (mut bodies, mut loads) = (0, 0);
+    for file in &files {
+        let (name, text) = (file.display(), std::fs::read_to_string(file).unwrap());
+        let head = text.lines().next().unwrap();
+        assert_eq!(head, format!("// language: metal{}.{}", LANGUAGE_VERSION.0, LANGUAGE_VERSION.1), "{name}");
+        assert!(!text.contains("user(fake") && file.extension().is_some_and(|e| e == "metal"), "{name}");
+        let from = text.find("kernel void ").unwrap();
+        let numbers = buffers(text[from..].split_once("\n) {\n").unwrap().0);
+        assert!(numbers.iter().enumerate().all(|(n, b)| n == *b) && !numbers.is_empty(), "{name}: buffers {numbers:?}");
+        // Metal has no matrices of another size.
+        assert!(!text.contains("16x16"), "{name}: matrices that Metal lacks");
+        let relaxed = file.components().any(|c| c.as_os_str() == "relaxed");
+        assert_eq!(relaxed, text.contains("tl_nan(") || text.contains("tl_inf("), "{name}: in which arithmetic");
+        bodies += usize::from(text.contains("thread_elements()"));
+        loads += usize::from(text.contains("(device const "));
+    }
+    std::fs::remove_dir_all(&out).unwrap();
+    println!("{count} texts for Apple's compiler, {bodies} name elements of matrices, {loads} multiply weights where they lie");
+    assert_eq!(files.len(), count, "two texts have one name");
+    // Products, attention and its gradients; a row times weights in nine formats.
+    assert!(bodies >= 8 && loads >= 9, "{bodies} and {loads} texts with parts in Metal's language");
+    // Each text with such parts is written in its WGSL form too, which has none.
+    let both = apple_texts(root()).unwrap();
+    for AppleText { name, wgsl, text } in both.iter().filter(|t| t.wgsl.contains("/* metal: ")) {
+        let marks = ["thread_elements()", "(device const "];
+        assert!(marks.iter().any(|mark| text.source.contains(mark)), "{name}: its parts in Metal's language are not in the text");
+        if let Some((kind, sample)) = name.split_once('/').filter(|(kind, _)| *kind != "probes") {
+            let plain =
+                both.iter().find(|t| t.name == format!("{kind}_wgsl/{sample}")).unwrap_or_else(|| panic!("{name} has no WGSL form"));
+            assert!(!plain.wgsl.contains("/* metal: ") && !marks.iter().any(|mark| plain.text.source.contains(mark)), "{name}");
+        }
+        assert!(wgsl.contains("fn main("), "{name}");
+    }
+    let probes: HashSet<String> = files
+        .iter()
+        .filter(|f| f.parent().is_some_and(|p| p.ends_with("probes")))
+        .map(|f| f.file_stem().unwrap().display().to_string())
+        .collect();
+    assert_eq!(probes, ["probe_bodies", "probe_matrix", "probe_subgroup"].map(String::from).into(), "probes");
+}
+
+/// The workflow compiles those folders, each with its arithmetic, in the version of the language that the backend names.
+#[test]
+fn the_workflow_compiles_them_as_the_backend_does() {
+    let workflow = std::fs::read_to_string(root().join(".github/workflows/metal.yml")).unwrap();
+    let (major, minor) = LANGUAGE_VERSION;
+    let version = format!("-std=macos-metal{major}.{minor}");
+    assert_eq!(workflow.matches("-std=").count(), workflow.matches(&version).count(), "{version}");
+    assert!(workflow.contains(&version) && workflow.contains("xtask kernels --msl msl"), "{version}");
+    for (folder, flag) in [("fast", "-ffast-math"), ("relaxed", "-fno-fast-math")] {
+        let line =
+            workflow.lines().find(|l| l.contains(&format!("msl/{APPLE}/{folder}"))).unwrap_or_else(|| panic!("{folder} is not compiled"));
+        assert!(line.contains(flag), "{folder}: {line}");
+    }
 }
 
 #[test]

@@ -1,11 +1,38 @@
-//! `kernels`: every kernel as Metal source and SPIR-V, to read or to profile.
+//! `kernels`: every kernel as Metal source and SPIR-V, to read, to profile, or to give to Apple's compiler.
 
+use crate::apple_texts::apple_texts;
 use crate::samples::{adapters, files, generated, stands_alone, translate};
 use std::path::Path;
 
-/// Writes the kernels' files, and those generated for the sample plans, below `out`. Gives how many there are.
-pub fn write(out: &Path, with_msl: bool, with_spirv: bool) -> Result<usize, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+/// The folder of what the Metal backend compiles, below which `fast` and `relaxed` say with which arithmetic.
+pub const APPLE: &str = "apple";
+
+fn save(file: &Path, bytes: &[u8]) -> Result<(), String> {
+    let told = |e: std::io::Error| format!("{}: {e}", file.display());
+    std::fs::create_dir_all(file.parent().unwrap_or(file)).map_err(told)?;
+    std::fs::write(file, bytes).map_err(told)
+}
+
+/// Writes the texts that the Metal backend gives to Metal's compiler, the very ones, below `out`. Gives how many there are.
+///
+/// # Errors
+/// What kept a text from being translated or written.
+pub fn write_apple(root: &Path, out: &Path) -> Result<usize, String> {
+    let texts = apple_texts(root)?;
+    for t in &texts {
+        let arithmetic = if t.text.special { "relaxed" } else { "fast" };
+        save(&out.join(APPLE).join(arithmetic).join(format!("{}.metal", t.name)), t.text.source.as_bytes())?;
+    }
+    Ok(texts.len())
+}
+
+/// Writes the kernels' files, and those generated for the sample plans on other kinds of GPU, below `out`: to read, since their Metal source has
+/// bindings of no pipeline. Gives how many there are.
+///
+/// # Errors
+/// What kept a text from being translated or written.
+pub fn write(root: &Path, out: &Path, with_msl: bool, with_spirv: bool) -> Result<usize, String> {
+    let source = root.join("src");
     let mut texts: Vec<(String, String)> = Vec::new();
     for path in files(&source).map_err(|e| format!("{}: {e}", source.display()))? {
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -20,19 +47,13 @@ pub fn write(out: &Path, with_msl: bool, with_spirv: bool) -> Result<usize, Stri
     }
     for (name, text) in &texts {
         let t = translate(text, name)?;
-        let path = out.join(name);
-        let folder = path.parent().unwrap_or(out);
-        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let save = |extension: &str, bytes: &[u8]| {
-            let file = out.join(format!("{name}.{extension}"));
-            std::fs::write(&file, bytes).map_err(|e| format!("{}: {e}", file.display()))
-        };
         if with_msl {
-            save("metal", t.msl.as_bytes())?;
+            save(&out.join(format!("other/{name}.metal")), t.msl.as_bytes())?;
         }
         if with_spirv {
-            save("spv", &t.spirv.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>())?;
+            save(&out.join(format!("other/{name}.spv")), &t.spirv.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>())?;
         }
     }
-    Ok(texts.len())
+    let apple = if with_msl { write_apple(root, out)? } else { 0 };
+    Ok(texts.len() + apple)
 }

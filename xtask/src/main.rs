@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask NAME`.
 
+mod apple_texts;
 mod kernels;
 mod samples;
 mod scale;
@@ -21,7 +22,8 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
        cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
   kernels        writes every kernel into the folder OUT, both the files and those generated for sample plans, as Metal
-                 source (--msl), SPIR-V (--spirv), or both
+                 source (--msl), SPIR-V (--spirv), or both. Below OUT/apple lie the texts that the Metal backend gives to Metal's
+                 compiler, those for fast and those for relaxed arithmetic; below OUT/other the kernels of every kind of GPU, to read
   shader-hashes  prints one line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
                  given to the driver, and a hash of its grid and parameters. --diff compares with a saved listing and fails
                  if they differ; --show prints the source of one kernel
@@ -72,7 +74,8 @@ fn run(args: &[String]) -> Result<bool, String> {
             if let Some(unknown) = flags.iter().find(|f| !["--msl", "--spirv"].contains(&f.as_str())) {
                 return Err(format!("{unknown} is unknown\n{USAGE}"));
             }
-            let count = kernels::write(Path::new(folder), has("--msl"), has("--spirv"))?;
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+            let count = kernels::write(&root, Path::new(folder), has("--msl"), has("--spirv"))?;
             println!("{count} kernels are in {folder}");
             return Ok(true);
         }
