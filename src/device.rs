@@ -168,6 +168,15 @@ impl Device {
         self.0.backend.adapter()?.lacks_metal_bodies.clone()
     }
 
+    /// What probes found a Metal device to lack of what its kernels could use, each with the reason: a compiler's message, or results that are wrong.
+    ///
+    /// ```
+    /// assert!(tensorlogic::Device::cpu().failed_probes().is_empty());
+    /// ```
+    pub fn failed_probes(&self) -> Vec<String> {
+        self.0.backend.adapter().map_or(vec![], |a| a.failed_probes.clone())
+    }
+
     /// Which elements of a cooperative matrix a lane of a subgroup holds, where kernels can name them: attention of many queries then keeps its scores in
     /// them. `None` on the CPU, without matrix units, and where a probe found no order that kernels can use.
     ///

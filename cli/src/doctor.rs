@@ -38,12 +38,16 @@ pub struct DoctorArgs {
     /// something is wrong
     #[arg(long, conflicts_with_all = ["measure", "command"])]
     self_test: bool,
-    /// With --self-test: write the report to this file, a tar without names of users, hosts or folders
+    /// With --self-test: write the report to this file, a tar without names of users, hosts or folders. It is written as the test goes on, so
+    /// that a crash or Ctrl-C leaves what was found
     #[arg(long, value_name = "FILE.tar", requires = "self_test")]
     bundle: Option<PathBuf>,
     /// With --self-test: only this device; may be given several times [default: cpu, metal, metal-wgpu, vulkan, dx12]
     #[arg(long, value_name = "NAME", requires = "self_test")]
     device: Vec<String>,
+    /// With --self-test: only the work whose name begins so, such as `product` or `litmus`; `bench` is what is measured
+    #[arg(long, value_name = "NAME", requires = "self_test")]
+    cases: Option<String>,
     /// Show a report that --bundle wrote
     #[arg(long, value_name = "FILE.tar", conflicts_with_all = ["measure", "command", "self_test"])]
     read_bundle: Option<PathBuf>,
@@ -440,7 +444,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
         return self_test::show(file, global);
     }
     if args.self_test {
-        return self_test::run(&args.device, args.bundle.as_deref(), global);
+        return self_test::run(&args.device, args.cases.as_deref().unwrap_or(""), args.bundle.as_deref(), global);
     }
     let mut problems = Vec::new();
     settings(&mut problems);

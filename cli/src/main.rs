@@ -23,6 +23,7 @@ mod inspect;
 mod interrupt;
 mod layers;
 mod log;
+mod machine;
 mod model;
 mod optimize;
 mod optimizer;
@@ -35,6 +36,7 @@ mod random_model;
 mod ranks;
 mod score;
 mod self_test;
+mod self_test_text;
 #[cfg(feature = "serve")]
 mod serve;
 mod strategies;

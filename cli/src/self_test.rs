@@ -1,119 +1,30 @@
-//! `tl doctor --self-test`: every device of this machine against the CPU and against recorded values; the result as a file to send.
+//! `tl doctor --self-test`: every device of this machine against the CPU and against recorded values; the result as a file to send, which is written
+//! as the test goes on.
 
 use crate::bench::Batch;
 use crate::fetch::{PullOptions, builtin};
 use crate::output::{self, Failure};
-use crate::{Global, bundle, model};
+use crate::self_test_text::whole;
+use crate::{Global, bundle, machine, model};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::Instant;
 use tensorlogic::Device;
-use tensorlogic::backends::gpu;
-use tensorlogic::measure::{SelfTestBench, SelfTestOptions, SelfTestReport, SelfTestRow, published_bandwidth, self_test};
+use tensorlogic::measure::{
+    SelfTestBench, SelfTestOptions, SelfTestProgress, SelfTestReference, SelfTestReport, SelfTestRow, caught, self_test,
+};
 use tensorlogic::models::{self, KvCache};
 
 /// Names by which devices are tried, in this order: each way to a GPU is tested apart.
 const DEVICES: [&str; 5] = ["cpu", "metal", "metal-wgpu", "vulkan", "dx12"];
-/// Seconds of measuring, about.
+/// Seconds of measuring on all devices together, about.
 const BENCH_SECONDS: f64 = 30.0;
 /// Texts that the built-in model writes, after one that is not counted.
 const TEXTS: usize = 5;
+/// The name of what they measure.
+const DECODE: &str = "bench: a token of the built-in model";
 /// The file of a bundle that `--read-bundle` shows.
 const REPORT: &str = "report.json";
-
-/// What the report says of the machine: no names of users, folders or hosts.
-fn machine() -> Value {
-    let adapters = gpu::adapters().into_iter().map(|a| {
-        let limits: serde_json::Map<String, Value> = a.limits.iter().map(|(name, n)| ((*name).into(), json!(n))).collect();
-        json!({ "name": a.name, "backend": a.backend, "kind": a.kind, "driver": a.driver, "features": a.features, "limits": limits })
-    });
-    json!({ "version": env!("CARGO_PKG_VERSION"), "os": std::env::consts::OS, "arch": std::env::consts::ARCH, "system": system(),
-        "adapters": adapters.collect::<Vec<_>>() })
-}
-
-/// The system's and the processor's version, where the system tells.
-fn system() -> Vec<String> {
-    let commands: [&[&str]; 3] =
-        [&["sw_vers", "-productVersion"], &["sw_vers", "-buildVersion"], &["sysctl", "-n", "machdep.cpu.brand_string"]];
-    let told = |c: &&[&str]| {
-        let out = std::process::Command::new(c[0]).args(&c[1..]).output().ok()?;
-        Some(String::from_utf8_lossy(&out.stdout).trim().to_string()).filter(|s| out.status.success() && !s.is_empty())
-    };
-    commands.iter().filter(|_| cfg!(target_vendor = "apple")).filter_map(told).collect()
-}
-
-/// A measurement with what it amounts to.
-fn bench_line(b: &SelfTestBench, published: Option<[f64; 2]>) -> String {
-    let rate = b.bytes / b.seconds;
-    let mut line =
-        format!("  {:<34} {:>10.1} µs  {:>7.1} GB/s  {:>9.1} GFLOP/s", b.name, b.seconds * 1e6, rate / 1e9, b.operations / b.seconds / 1e9);
-    if let Some([slow, fast]) = published {
-        let part = |limit: f64| format!("{:.0} %", 100.0 * rate / limit);
-        line += &match slow == fast {
-            true => format!("  {} of the published bandwidth", part(slow)),
-            false => format!("  {} or {} of the published bandwidth", part(fast), part(slow)),
-        };
-    }
-    line
-}
-
-/// A report as text: what failed in full, of the rest how far it was from right.
-fn text(r: &SelfTestReport) -> String {
-    let failed: Vec<&SelfTestRow> = r.rows.iter().filter(|row| row.failed.is_some()).collect();
-    let mut out = format!(
-        "{}: {} of {} right; {} kernels compiled in {:.1} s; {:.1} s in all\n",
-        r.device,
-        r.rows.len() - failed.len(),
-        r.rows.len(),
-        r.kernels.0,
-        r.kernels.1,
-        r.seconds
-    );
-    for row in failed {
-        // A compiler's message is long; the bundle's JSON has all of it.
-        let why = row.failed.iter().flat_map(|f| f.lines().next()).map(|l| l.chars().take(200).collect::<String>()).collect::<String>();
-        out += &format!("  FAILED {}: {why}\n", row.name);
-    }
-    let near = r.rows.iter().filter(|row| row.failed.is_none() && row.tolerance > 0.0);
-    let nearest = near.filter_map(|row| Some((row.error? / row.tolerance, row))).max_by(|a, b| a.0.total_cmp(&b.0));
-    if let Some((part, row)) = nearest {
-        out += &format!("  nearest to its limit: {}, {:.0} % of {:.0e}\n", row.name, 100.0 * part, row.tolerance);
-    }
-    let published = published_bandwidth(&r.device);
-    r.bench.iter().for_each(|b| out += &format!("{}\n", bench_line(b, published)));
-    out
-}
-
-/// The whole report as text.
-fn whole(report: &Value) -> Result<(String, bool), String> {
-    let mut out = format!(
-        "tl {} on {} {} {}\n",
-        report["machine"]["version"].as_str().unwrap_or("?"),
-        report["machine"]["os"].as_str().unwrap_or("?"),
-        report["machine"]["arch"].as_str().unwrap_or("?"),
-        report["machine"]["system"].as_array().map_or(String::new(), |s| s.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "))
-    );
-    for a in report["machine"]["adapters"].as_array().into_iter().flatten() {
-        out += &format!(
-            "adapter {} ({}), driver {}\n",
-            a["name"].as_str().unwrap_or("?"),
-            a["backend"].as_str().unwrap_or("?"),
-            a["driver"].as_str().unwrap_or("?")
-        );
-    }
-    let mut passes = true;
-    for device in report["devices"].as_array().ok_or("the report lists no devices")? {
-        let name = device["name"].as_str().unwrap_or("?");
-        match &device["report"] {
-            Value::Null => out += &format!("{name}: not opened: {}\n", device["error"].as_str().unwrap_or("?")),
-            report => {
-                let r = SelfTestReport::from_json(report).map_err(|e| e.to_string())?;
-                passes &= r.passes();
-                out += &format!("{name} = {}", text(&r));
-            }
-        }
-    }
-    Ok((out, passes))
-}
 
 /// Writing a token by the built-in model, a mean over a text and the median of some: mostly what a step costs besides its few weights.
 fn decode(device: &Device) -> Result<SelfTestBench, Failure> {
@@ -132,31 +43,126 @@ fn decode(device: &Device) -> Result<SelfTestBench, Failure> {
     Ok(SelfTestBench { name: "a token of the built-in model".into(), seconds: seconds[TEXTS / 2], bytes: bytes as f64, operations })
 }
 
-/// Tests the devices, or those of these names, and writes the bundle if one is asked for.
-pub fn run(only: &[String], file: Option<&Path>, global: Global) -> Result<(), Failure> {
-    let mut devices = vec![];
-    let names: Vec<&str> = if only.is_empty() { DEVICES.to_vec() } else { only.iter().map(String::as_str).collect() };
-    for name in names {
-        let opened = if name == "cpu" { Ok(Device::cpu()) } else { Device::open(name) };
-        devices.push(match opened {
+/// A text without the folders that may name a user.
+fn without_folders(text: &str) -> String {
+    let variables = ["TL_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "TMPDIR", "TEMP", "HOME", "USERPROFILE"];
+    let folders = variables.iter().filter_map(|v| Some((*v, std::env::var(v).ok()?)));
+    // In JSON a backslash is two.
+    let both = folders.flat_map(|(v, folder)| [(v, folder.replace('\\', "\\\\")), (v, folder)]);
+    both.filter(|(_, folder)| folder.len() > 1).fold(text.to_string(), |text, (v, folder)| text.replace(&folder, &format!("${v}")))
+}
+
+/// The report as it stands. Its file is written anew whenever something begins, so that a crash, a hang or Ctrl-C leaves what was found, and what was
+/// being done.
+struct Report<'f> {
+    file: Option<&'f Path>,
+    machine: Value,
+    devices: Vec<Value>,
+}
+
+impl Report<'_> {
+    fn json(&self) -> Value {
+        json!({ "machine": self.machine, "devices": self.devices })
+    }
+
+    /// Writes the file, in place of the one before.
+    fn write(&self) -> Result<(), Failure> {
+        let Some(file) = self.file else { return Ok(()) };
+        let (text, _) = whole(&self.json()).map_err(Failure::Error)?;
+        let tar = bundle::pack(&[(REPORT, without_folders(&self.json().to_string())), ("report.txt", without_folders(&text))]);
+        let mut part = file.as_os_str().to_os_string();
+        part.push(".part");
+        let wrote = std::fs::write(&part, tar).and_then(|()| std::fs::rename(&part, file));
+        wrote.map_err(|e| Failure::Error(format!("{}: {e}", file.display())))
+    }
+
+    /// Writes the file with what is known of the device that is being tested.
+    fn write_with(&mut self, name: &str, facts: &Value, report: &SelfTestReport, doing: &str) -> Result<(), Failure> {
+        self.devices.push(json!({ "name": name, "facts": facts, "report": report.to_json(), "doing": doing }));
+        let wrote = self.write();
+        self.devices.pop();
+        wrote
+    }
+}
+
+/// The seconds of measuring for the next device of so many, of those that are left.
+fn share(left: f64, devices: usize) -> f64 {
+    left / devices.max(1) as f64
+}
+
+/// Tests a device under this name; gives what the report says of it.
+fn test(
+    name: &str,
+    device: &Device,
+    options: &SelfTestOptions<'_>,
+    shared: (&mut SelfTestReference, &mut Report<'_>),
+    quiet: bool,
+) -> Result<Value, Failure> {
+    let ((reference, all), facts, start) = (shared, machine::device(device), Instant::now());
+    let (mut wrote, mut kind) = (Ok(()), String::new());
+    let so_far = |rows: &[SelfTestRow]| SelfTestReport {
+        device: device.name(),
+        rows: rows.to_vec(),
+        bench: vec![],
+        kernels: (0, 0.0),
+        refused: device.pipeline_stats().refused_bodies,
+        seconds: start.elapsed().as_secs_f64(),
+    };
+    let mut report = self_test(device, options, reference, &mut |progress| {
+        let SelfTestProgress::Begins(doing, rows) = progress else { return };
+        let first = doing.split([' ', ',']).next().unwrap_or(doing);
+        if first != kind {
+            kind = first.into();
+            if !quiet {
+                output::note(&format!("{name}: {kind}, after {} results in {:.0} s", rows.len(), start.elapsed().as_secs_f64()));
+            }
+        }
+        if wrote.is_ok() {
+            wrote = all.write_with(name, &facts, &so_far(rows), doing);
+        }
+    });
+    wrote?;
+    if DECODE.starts_with(options.only) {
+        all.write_with(name, &facts, &report, DECODE)?;
+        let began = Instant::now();
+        match caught(|| decode(device)) {
+            Ok(bench) => report.bench.push(bench),
+            Err(why) => {
+                let seconds = began.elapsed().as_secs_f64();
+                report.rows.push(SelfTestRow { name: DECODE.into(), error: None, tolerance: 0.0, failed: Some(why), seconds });
+            }
+        }
+    }
+    Ok(json!({ "name": name, "facts": facts, "report": report.to_json() }))
+}
+
+/// Tests the devices, or those of these names, by the work whose name begins as given, and writes the bundle if one is asked for.
+pub fn run(names: &[String], only: &str, file: Option<&Path>, global: Global) -> Result<(), Failure> {
+    let names: Vec<&str> = if names.is_empty() { DEVICES.to_vec() } else { names.iter().map(String::as_str).collect() };
+    let mut report = Report { file, machine: machine::machine(), devices: vec![] };
+    let (mut reference, mut left) = (SelfTestReference::default(), BENCH_SECONDS);
+    for (n, name) in names.iter().enumerate() {
+        report.devices.push(json!({ "name": name, "error": "it ended, or was ended, while it opened", "doing": "opening" }));
+        report.write()?;
+        report.devices.pop();
+        let opened = caught(|| if *name == "cpu" { Ok(Device::cpu()) } else { Device::open(name) });
+        let tested = match opened {
             Ok(device) => {
                 if !global.quiet {
                     output::note(&format!("{name}: {}", device.name()));
                 }
-                let mut report = self_test(&device, &SelfTestOptions { bench_seconds: BENCH_SECONDS }, &mut |_| {});
-                report.bench.push(decode(&device)?);
-                json!({ "name": name, "stands_in": device.stands_in(), "report": report.to_json() })
+                let bench_seconds = share(left, names.len() - n);
+                left -= bench_seconds;
+                let options = SelfTestOptions { bench_seconds, only, reopen: Some(*name) };
+                test(name, &device, &options, (&mut reference, &mut report), global.quiet)?
             }
-            Err(e) => json!({ "name": name, "error": e.to_string() }),
-        });
+            Err(e) => json!({ "name": name, "error": e }),
+        };
+        report.devices.push(tested);
     }
-    let report = json!({ "machine": machine(), "devices": devices });
-    let (text, passes) = whole(&report).map_err(Failure::Error)?;
-    if let Some(file) = file {
-        let tar = bundle::pack(&[(REPORT, report.to_string()), ("report.txt", text.clone())]);
-        std::fs::write(file, tar).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
-    }
-    output::result(if global.json { report.to_string() } else { text }.trim_end())?;
+    report.write()?;
+    let (text, passes) = whole(&report.json()).map_err(Failure::Error)?;
+    output::result(if global.json { report.json().to_string() } else { text }.trim_end())?;
     if passes { Ok(()) } else { Err(Failure::Error("the self-test found what is wrong on this machine".into())) }
 }
 
@@ -166,4 +172,23 @@ pub fn show(file: &Path, global: Global) -> Result<(), Failure> {
     let report: Value = serde_json::from_str(&json).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
     let (text, _) = whole(&report).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
     output::result(if global.json { report.to_string() } else { text }.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many of the devices open, they measure no longer than one did.
+    #[test]
+    fn devices_share_the_seconds_of_measuring() {
+        for opens in 0u32..1 << DEVICES.len() {
+            let (mut left, mut shares) = (BENCH_SECONDS, vec![]);
+            for n in (0..DEVICES.len()).filter(|n| opens >> n & 1 == 1) {
+                shares.push(share(left, DEVICES.len() - n));
+                left -= shares[shares.len() - 1];
+            }
+            assert!(shares.iter().sum::<f64>() <= BENCH_SECONDS + 1e-9, "{shares:?}");
+            assert!(shares.iter().all(|s| *s >= BENCH_SECONDS / DEVICES.len() as f64 - 1e-9), "{shares:?}");
+        }
+    }
 }

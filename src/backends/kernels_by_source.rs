@@ -30,7 +30,8 @@ impl<K: Send + Sync> KernelsBySource<K> {
     /// How many there are, and how many of them were `found` in the file where they are kept.
     pub fn stats(&self, found: usize, file: Option<&Path>) -> PipelineStats {
         let bytes = file.and_then(|f| std::fs::metadata(f).ok()).map_or(0, |m| m.len());
-        PipelineStats { pipelines: self.by_text.len(), seconds: self.seconds, found, file: file.map(Path::to_path_buf), bytes }
+        let (pipelines, seconds, file) = (self.by_text.len(), self.seconds, file.map(Path::to_path_buf));
+        PipelineStats { pipelines, seconds, found, file, bytes, ..Default::default() }
     }
 
     /// The kernel of a shader that [`KernelsBySource::compile`] got.

@@ -43,6 +43,9 @@ mod probe_kernels;
 mod probes;
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 mod progress;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))), allow(dead_code))]
+mod refused_bodies;
 pub(crate) mod report;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]

@@ -64,13 +64,21 @@ pub(crate) fn open(name: &str, tuning: Option<Tuning>) -> TensorResult<OpenedGpu
 /// # Errors
 /// [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such GPU; [`TensorError::Config`] for an invalid `TL_TUNING`.
 pub(crate) fn serve(name: &str, tuning: Option<Tuning>) -> TensorResult<(Served, Option<String>)> {
-    let stands_in = match native(name, tuning.as_ref()) {
+    first_of(native(name, tuning.as_ref()), |why| through_wgpu(name, tuning, why))
+}
+
+/// The native backend where the name means it and it could be opened, else what `wgpu` opens, which is given the reason; with the reason.
+///
+/// # Errors
+/// A mistake in the settings, with which nothing is opened; else those of `wgpu`.
+fn first_of<S>(native: Option<TensorResult<S>>, wgpu: impl FnOnce(Option<&str>) -> TensorResult<S>) -> TensorResult<(S, Option<String>)> {
+    let stands_in = match native {
         Some(Ok(served)) => return Ok((served, None)),
         Some(Err(e @ TensorError::Config(_))) => return Err(e),
         Some(Err(e)) => Some(e.to_string()),
         None => None,
     };
-    Ok((through_wgpu(name, tuning, stands_in.as_deref())?, stands_in))
+    Ok((wgpu(stands_in.as_deref())?, stands_in))
 }
 
 /// The native backend, if the name means it and the system has one.
@@ -104,4 +112,42 @@ fn through_wgpu(name: &str, _tuning: Option<Tuning>, stands_in: Option<&str>) ->
     Err(TensorError::UnsupportedDevice(format!(
         "`{name}`: built without the feature `gpu`{why}; rebuild with `--features gpu`, or use `cpu`"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is served, why it stands in, and what wgpu was told; or the error.
+    fn choice(
+        native: Option<TensorResult<&'static str>>,
+        wgpu: TensorResult<&'static str>,
+    ) -> (Result<&'static str, String>, [Option<String>; 2]) {
+        let mut told = None;
+        let got = first_of(native, |why| {
+            told = why.map(str::to_string);
+            wgpu
+        });
+        match got {
+            Ok((served, why)) => (Ok(served), [why, told]),
+            Err(e) => (Err(e.to_string()), [None, told]),
+        }
+    }
+
+    #[test]
+    fn the_native_backend_comes_first_and_wgpu_stands_in_with_the_reason() {
+        let unsupported = |why: &str| TensorError::UnsupportedDevice(why.into());
+        let none = || [None, None];
+        assert_eq!(choice(Some(Ok("native")), Ok("wgpu")), (Ok("native"), none()));
+        assert_eq!(choice(None, Ok("wgpu")), (Ok("wgpu"), none()), "a name that means no native backend");
+        let wrong = unsupported("Metal computes sums wrong");
+        let why = Some(wrong.to_string());
+        assert_eq!(choice(Some(Err(wrong)), Ok("wgpu")), (Ok("wgpu"), [why.clone(), why]));
+        // A mistake in a setting is told; nothing stands in.
+        let config = TensorError::Config("TL_TUNING: no".into());
+        let message = config.to_string();
+        assert_eq!(choice(Some(Err(config)), Ok("wgpu")), (Err(message), none()));
+        let (got, [_, told]) = choice(Some(Err(unsupported("no Metal"))), Err(unsupported("no Vulkan")));
+        assert!(got.unwrap_err().contains("no Vulkan") && told.unwrap().contains("no Metal"));
+    }
 }

@@ -1,7 +1,8 @@
-//! Finds what a GPU can do by small kernels whose results are known, not by its name: virtual devices report less than they can, and new ones more.
+//! Finds what a GPU can do, and whether it computes right at all, by small kernels whose results are known, not by its name: virtual devices report
+//! less than they can, and new ones more.
 
 use super::tuned_adapter::TunedAdapter;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::plan::{MatrixElements, SubgroupSync};
 use crate::shader::{Template, subgroup_barrier};
 
@@ -9,26 +10,56 @@ use crate::shader::{Template, subgroup_barrier};
 const SUBGROUP: usize = 32;
 const EDGE: usize = 8;
 
-/// Runs a WGSL kernel of this name, of one workgroup, over these bytes; gives what it wrote, so many numbers, or `None` where it cannot be compiled.
-pub(super) type Run<'r> = &'r dyn Fn(&'static str, &str, &[u8], usize) -> TensorResult<Option<Vec<f32>>>;
+/// Runs a WGSL kernel of this name, of one workgroup, over these bytes; gives what it wrote, so many numbers, or the compiler's message where it refuses
+/// the kernel.
+pub(super) type Run<'r> = &'r dyn Fn(&'static str, &str, &[u8], usize) -> TensorResult<Result<Vec<f32>, String>>;
 
-/// Whether subgroups have 32 threads and add up.
+/// What kept a probe's values from being those that are right.
+fn wrong(got: Result<Vec<f32>, String>, want: &[f32]) -> Option<String> {
+    match got {
+        Err(why) => Some(format!("it cannot be compiled: {why}")),
+        Ok(got) => (got != want).then(|| "it gives other results".into()),
+    }
+}
+
+/// What every kernel relies on, with the part of the probe's results that shows it.
+const SOUND: [&str; 3] = ["values one by one", "sums through threadgroup memory", "products of tiles in threadgroup memory"];
+/// Values of each part.
+const VALUES: usize = 64;
+
+/// Whether elements, sums and small products are right.
+///
+/// # Errors
+/// [`TensorError::UnsupportedDevice`] where they are not, or the compiler refuses the probe; those of `run`.
+pub(super) fn sound(run: Run<'_>) -> TensorResult<()> {
+    // Whole numbers: every order of sums gives the same.
+    let x: Vec<f32> = (0..2 * VALUES).map(|n| (n * 29 % 23) as f32 - 11.0).collect();
+    let (a, b) = x.split_at(VALUES);
+    let product = |n: usize| (0..EDGE).map(|k| a[n / EDGE * EDGE + k] * b[k * EDGE + n % EDGE]).sum::<f32>();
+    let want = [a.iter().map(|v| 2.0 * v + 1.0).collect(), vec![a.iter().sum(); VALUES], (0..VALUES).map(product).collect::<Vec<f32>>()];
+    let got = run("probe of sums and products", include_str!("probe_sound.wgsl"), bytemuck::cast_slice(&x), SOUND.len() * VALUES)?;
+    let got = got.map_err(|why| TensorError::UnsupportedDevice(format!("Metal's compiler refuses a plain kernel: {why}")))?;
+    let found = SOUND.iter().zip(got.chunks(VALUES)).zip(&want).find(|((_, got), want)| got != want);
+    found.map_or(Ok(()), |((what, _), _)| Err(TensorError::UnsupportedDevice(format!("Metal computes {what} wrong"))))
+}
+
+/// Why kernels may not count on subgroups of 32 threads that add up, if they may not.
 ///
 /// # Errors
 /// Those of `run`.
-fn has_subgroups(run: Run<'_>) -> TensorResult<bool> {
+fn lacks_subgroups(run: Run<'_>) -> TensorResult<Option<String>> {
     let x: Vec<f32> = (0..2 * SUBGROUP).map(|n| (n * n % 37) as f32).collect();
     let got = run("probe of subgroups", include_str!("probe_subgroup.wgsl"), bytemuck::cast_slice(&x), 4 * SUBGROUP)?;
     let sums = x.chunks(SUBGROUP).flat_map(|half| [half.iter().sum::<f32>(); SUBGROUP]);
     let want: Vec<f32> = sums.chain([SUBGROUP as f32; 2 * SUBGROUP]).collect();
-    Ok(got == Some(want))
+    Ok(wrong(got, &want))
 }
 
-/// Whether matrices of f16 are multiplied, with sums in f32.
+/// Why kernels may not multiply matrices of f16, with sums in f32, if they may not.
 ///
 /// # Errors
 /// Those of `run`.
-fn has_matrices(run: Run<'_>) -> TensorResult<bool> {
+fn lacks_matrices(run: Run<'_>) -> TensorResult<Option<String>> {
     let x: Vec<f32> = (0..2 * EDGE * EDGE).map(|n| ((n * 29 % 17) as f32 - 8.0) / 8.0).collect();
     let halves: Vec<half::f16> = x.iter().map(|v| half::f16::from_f32(*v)).collect();
     let got = run("probe of matrices", include_str!("probe_matrix.wgsl"), bytemuck::cast_slice(&halves), EDGE * EDGE)?;
@@ -36,7 +67,7 @@ fn has_matrices(run: Run<'_>) -> TensorResult<bool> {
     let (a, b) = x.split_at(EDGE * EDGE);
     let sum = |row: usize, column: usize| (0..EDGE).map(|k| b[row * EDGE + k] * a[k * EDGE + column]).sum::<f32>();
     let want: Vec<f32> = (0..EDGE * EDGE).map(|n| sum(n / EDGE, n % EDGE)).collect();
-    Ok(got == Some(want))
+    Ok(wrong(got, &want))
 }
 
 static PROBE_BODIES: Template = Template::new("probe_bodies.wgsl", include_str!("probe_bodies.wgsl"));
@@ -71,37 +102,44 @@ fn lacks_bodies(run: Run<'_>, matrices: bool) -> TensorResult<Option<String>> {
     let c = product(a);
     let want = [c.clone(), c.iter().map(|v| 2.0 * v).collect(), product(&c)].concat();
     Ok(match got {
-        None => Some("their probe cannot be compiled".into()),
-        Some(got) => (got != want).then(|| "their probe gives other results than its WGSL".into()),
+        Err(why) => Some(format!("their probe cannot be compiled: {why}")),
+        Ok(got) => (got != want).then(|| "their probe gives other results than its WGSL".into()),
     })
 }
 
-/// What a GPU does right of what kernels may use.
+/// What a GPU does right of what kernels may use; `None` where it does.
 pub(super) struct Features {
-    subgroups: bool,
-    matrices: bool,
+    lacks_subgroups: Option<String>,
+    lacks_matrices: Option<String>,
     lacks_bodies: Option<String>,
 }
 
 impl Features {
-    /// Finds them.
+    /// Finds them, where the GPU computes right at all.
     ///
     /// # Errors
-    /// Those of `run`.
+    /// Those of [`sound`], and of `run`.
     pub fn find(run: Run<'_>) -> TensorResult<Features> {
-        let subgroups = has_subgroups(run)?;
-        let matrices = subgroups && has_matrices(run)?;
-        Ok(Features { subgroups, matrices, lacks_bodies: lacks_bodies(run, matrices)? })
+        sound(run)?;
+        let lacks_subgroups = lacks_subgroups(run)?;
+        let lacks_matrices = match lacks_subgroups {
+            Some(_) => Some("there are no subgroups".into()),
+            None => lacks_matrices(run)?,
+        };
+        let lacks_bodies = lacks_bodies(run, lacks_matrices.is_none())?;
+        Ok(Features { lacks_subgroups, lacks_matrices, lacks_bodies })
     }
 
     /// Takes away from what kernels may ask of an adapter what it does not do right.
     pub fn limit(self, adapter: &mut TunedAdapter) {
         let info = &mut adapter.info;
-        if !self.subgroups {
+        if self.lacks_subgroups.is_some() {
             (info.subgroup, info.subgroup_sync) = (0, SubgroupSync::None);
         }
-        info.coop *= u32::from(self.matrices);
+        info.coop *= u32::from(self.lacks_matrices.is_none());
         info.metal_bodies = self.lacks_bodies.is_none();
+        let probes = [("subgroups of 32 threads", self.lacks_subgroups), ("matrices of f16", self.lacks_matrices)];
+        adapter.failed_probes = probes.into_iter().filter_map(|(what, why)| Some(format!("{what}: {}", why?))).collect();
         adapter.lacks_metal_bodies = self.lacks_bodies;
     }
 }

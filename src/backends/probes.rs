@@ -2,7 +2,7 @@
 
 use super::codegen::DriverQuirks;
 use crate::dtype::DType;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{Buf, Input, Kernel, Load, Output, Plan, Source, Step, Store, Work};
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
@@ -22,6 +22,19 @@ pub(super) fn quirks(run: Run<'_>) -> TensorResult<DriverQuirks> {
     let tried = DriverQuirks { soft_f16, ordered: true, infinite: true, few_bindings: false };
     let [ordered, infinite] = keeps_nan(run, tried)?;
     Ok(DriverQuirks { ordered, infinite, ..tried })
+}
+
+/// As [`quirks`], where kernels that are written for what was found give right results: arithmetic that is wrong in every form is no quirk.
+///
+/// # Errors
+/// [`TensorError::UnsupportedDevice`] where they do not; those of `run`.
+#[cfg_attr(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))), allow(dead_code))]
+pub(super) fn sound_quirks(run: Run<'_>) -> TensorResult<DriverQuirks> {
+    let found = quirks(run)?;
+    match !found.soft_f16 || rounds_f16(run, found)? {
+        true => Ok(found),
+        false => Err(TensorError::UnsupportedDevice("values are wrong when they are rounded to f16, in every form that was tried".into())),
+    }
 }
 
 /// Whether the device packs f16 as IEEE says: nearest, halves to even, overflow to infinity, subnormals kept. WGSL promises none of it.

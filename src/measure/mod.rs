@@ -45,7 +45,10 @@ pub use plot::{html, svg};
 pub use record::{Record, read_records, table};
 pub use reuse::ReuseHistogram;
 pub use runner::CATEGORIES;
-pub use self_test::{SelfTestBench, SelfTestOptions, SelfTestReport, SelfTestRow, published_bandwidth, self_test};
+pub use self_test::{
+    SelfTestBench, SelfTestOptions, SelfTestProgress, SelfTestReference, SelfTestReport, SelfTestRow, caught, published_bandwidth,
+    self_test,
+};
 pub use suites::suite;
 #[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune, tune_model};

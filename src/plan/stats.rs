@@ -107,6 +107,8 @@ pub struct PipelineStats {
     pub file: Option<std::path::PathBuf>,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Kernels whose parts in Metal's language Metal's compiler refused, each with its message: their WGSL forms run.
+    pub refused_bodies: Vec<String>,
 }
 
 /// Measured times in seconds of this GPU and CPU, which decide where work on values in host memory runs.

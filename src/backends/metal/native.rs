@@ -57,7 +57,7 @@ impl NativeMetal {
     fn of(mut gpu: Gpu) -> TensorResult<Arc<NativeMetal>> {
         find_features(&mut gpu)?;
         let m = NativeMetal { gpu: Arc::new(gpu), runner: Mutex::default(), submits: AtomicU64::new(0) };
-        let quirks = probes::quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
+        let quirks = probes::sound_quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
         m.gpu.set_quirks(quirks);
         lock(&m.runner).forget();
         m.submits.store(0, Relaxed);
@@ -147,15 +147,17 @@ impl NativeMetal {
 /// Takes away from what kernels may use what the GPU does not do right.
 fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
     let run = |name: &'static str, wgsl: &str, input: &[u8], count: usize| {
-        let Ok(pipeline) = text::of_wgsl(gpu, wgsl, 2, name) else { return Ok(None) };
+        let pipeline = match text::of_wgsl(gpu, wgsl, 2, name) {
+            Ok(pipeline) => pipeline,
+            Err(why) => return Ok(Err(why)),
+        };
         let mut out = vec![0.0f32; count];
         let (x, y) = (gpu.upload(input, SHARED)?, gpu.upload(bytemuck::cast_slice(&out), SHARED)?);
         run_alone(gpu, &Arc::new(pipeline), &[&x, &y], name)?;
         gpu.read(&y, 0, bytemuck::cast_slice_mut(&mut out))?;
-        Ok(Some(out))
+        Ok(Ok(out))
     };
-    let found = Features::find(&run)?;
-    found.limit(&mut gpu.adapter);
+    Features::find(&run)?.limit(&mut gpu.adapter);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use super::device::Gpu;
 use crate::backends::codegen::StepShader;
 use crate::backends::codegen::metal_text::{LANGUAGE_VERSION, MetalText, translate, without_bodies};
 use crate::backends::kernels_by_source::{KernelsBySource, Named};
+use crate::backends::refused_bodies::RefusedBodies;
 use crate::error::TensorResult;
 use crate::plan::{PipelineStats, RawSource};
 use objc2::rc::{Retained, autoreleasepool};
@@ -29,6 +30,7 @@ pub(super) struct Pipelines {
     kernels: KernelsBySource<Pipeline>,
     /// What is kept for the next process; looked for when the first kernel is compiled.
     archive: OnceCell<Option<Archive>>,
+    refused: RefusedBodies,
 }
 
 impl Pipelines {
@@ -44,7 +46,8 @@ impl Pipelines {
             return Ok(0);
         }
         let (count, archive) = (new.len(), self.archive.get_or_init(|| Archive::open(gpu)).as_ref());
-        let (took, done) = self.kernels.compile(&gpu.name, new, |shader, name| pipeline(gpu, archive, shader, name), |_| {});
+        let one = |shader: &StepShader, name| pipeline(gpu, archive, &self.refused, shader, name);
+        let (took, done) = self.kernels.compile(&gpu.name, new, one, |_| {});
         archive.iter().for_each(|a| a.save(took));
         done.map(|()| count)
     }
@@ -52,7 +55,8 @@ impl Pipelines {
     /// How many there are, what they took, and where they are kept.
     pub fn stats(&self) -> PipelineStats {
         let archive = self.archive.get().and_then(Option::as_ref);
-        self.kernels.stats(archive.map_or(0, |a| a.found.load(Relaxed)), archive.map(|a| &*a.file.0))
+        let stats = self.kernels.stats(archive.map_or(0, |a| a.found.load(Relaxed)), archive.map(|a| &*a.file.0));
+        PipelineStats { refused_bodies: self.refused.list(), ..stats }
     }
 }
 
@@ -74,13 +78,10 @@ fn options(special: bool) -> Retained<MTLCompileOptions> {
 }
 
 /// The pipeline of a step's shader.
-fn pipeline(gpu: &Gpu, archive: Option<&Archive>, shader: &StepShader, name: &str) -> Result<Pipeline, String> {
+fn pipeline(gpu: &Gpu, archive: Option<&Archive>, refused: &RefusedBodies, shader: &StepShader, name: &str) -> Result<Pipeline, String> {
     match &shader.raw {
-        None => {
-            let compiled = |wgsl: &str| compile(gpu, archive, &translate(wgsl, shader.views.len() + 1)?, name);
-            // A body in Metal's language that Metal's compiler refuses gives way to its WGSL.
-            compiled(&shader.text).or_else(|e| without_bodies(&shader.text).map_or(Err(e), |wgsl| compiled(&wgsl)))
-        }
+        None => refused
+            .or_plain([name, &shader.text], without_bodies, |wgsl| compile(gpu, archive, &translate(wgsl, shader.views.len() + 1)?, name)),
         Some(raw) => match &raw.source {
             RawSource::Msl(text) => {
                 let (source, entry) = (text.to_string(), raw.entry.to_string());

@@ -22,10 +22,19 @@ const BANDWIDTH: [(&str, [u32; 2]); 18] = [
     ("M5", [153, 153]),
 ];
 
-/// The published memory bandwidth of the chip that a device's name tells, in bytes per second: of its slowest and its fastest version.
-pub fn published_bandwidth(device: &str) -> Option<[f64; 2]> {
+/// GPU cores from which a chip of two versions is the faster one.
+const CORES_OF_FASTER: u32 = 40;
+
+/// The published memory bandwidth of the chip that a device's name tells, in bytes per second: of its slowest and its fastest version, which are the
+/// same where there is one version, or where the number of its GPU's cores tells which it is.
+pub fn published_bandwidth(device: &str, cores: Option<u32>) -> Option<[f64; 2]> {
     let name = device.strip_prefix("Apple ")?;
-    let found =
+    let (_, [slow, fast]) =
         BANDWIDTH.iter().find(|(chip, _)| name.strip_prefix(chip).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric())))?;
-    Some(found.1.map(|gb| f64::from(gb) * 1e9))
+    let versions = match cores {
+        Some(n) if n >= CORES_OF_FASTER => [fast, fast],
+        Some(_) => [slow, slow],
+        None => [slow, fast],
+    };
+    Some(versions.map(|gb| f64::from(*gb) * 1e9))
 }

@@ -17,8 +17,10 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::tensor::Tensor;
 use cases::{SelfTestCase, cases};
-use litmus::{LITMUS, ROUNDS};
+use litmus::{LITMUS, Litmus, ROUNDS};
 use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -65,8 +67,29 @@ pub struct SelfTestReport {
     pub bench: Vec<SelfTestBench>,
     /// Kernels that were compiled, and the seconds that took.
     pub kernels: (usize, f64),
+    /// Kernels whose parts in Metal's language Metal's compiler refused, with its message: their WGSL forms ran.
+    pub refused: Vec<String>,
     /// Seconds in all.
     pub seconds: f64,
+}
+
+/// What a self-test tells while it runs: what was told last is where a device hangs or a driver ends the process.
+pub enum SelfTestProgress<'r> {
+    /// Work of this name begins, behind these rows.
+    Begins(&'r str, &'r [SelfTestRow]),
+    /// A row is there.
+    Done(&'r SelfTestRow),
+}
+
+/// What the CPU gives for each case, computed once for all devices that are tested.
+#[derive(Default)]
+pub struct SelfTestReference(HashMap<String, Result<Vec<f32>, String>>);
+
+impl SelfTestReference {
+    /// The values of this name, which `work` computes the first time.
+    fn of(&mut self, name: &str, work: impl FnOnce() -> TensorResult<Vec<f32>>) -> Result<&[f32], String> {
+        self.0.entry(name.into()).or_insert_with(|| caught(work)).as_deref().map_err(String::clone)
+    }
 }
 
 impl SelfTestReport {
@@ -84,7 +107,7 @@ impl SelfTestReport {
         let bench =
             self.bench.iter().map(|b| json!({ "name": b.name, "seconds": b.seconds, "bytes": b.bytes, "operations": b.operations }));
         json!({ "device": self.device, "rows": rows.collect::<Vec<_>>(), "bench": bench.collect::<Vec<_>>(),
-            "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "seconds": self.seconds })
+            "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "refused": self.refused, "seconds": self.seconds })
     }
 
     /// A report from its JSON object.
@@ -120,17 +143,25 @@ impl SelfTestReport {
             rows: list("rows")?.iter().map(row).collect::<TensorResult<_>>()?,
             bench: list("bench")?.iter().map(bench).collect::<TensorResult<_>>()?,
             kernels: (number(v, "kernels")? as usize, number(v, "kernel_seconds")?),
+            refused: list("refused")?.iter().filter_map(|r| r.as_str().map(str::to_string)).collect(),
             seconds: number(v, "seconds")?,
         })
     }
 }
 
-/// What the self-test does besides its cases.
+/// What the self-test does besides its cases, and which of them it leaves out.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SelfTestOptions {
+pub struct SelfTestOptions<'o> {
     /// Seconds that are spent on measuring, about; none where 0.
     pub bench_seconds: f64,
+    /// Only work whose name begins so; all where empty. The name of what is measured is `bench`.
+    pub only: &'o str,
+    /// The name by which the device is opened again when it was lost; without one, the test ends there.
+    pub reopen: Option<&'o str>,
 }
+
+/// How often a device that was lost is opened again.
+const REOPENED: usize = 3;
 
 /// The values of a result, as f32.
 fn values(t: &Tensor) -> TensorResult<Vec<f32>> {
@@ -158,7 +189,16 @@ fn samples(values: &[f32]) -> Vec<f32> {
 }
 
 /// Runs what may panic; a panic is an error too.
-fn guarded<T>(work: impl FnOnce() -> TensorResult<T>) -> Result<T, String> {
+///
+/// # Errors
+/// The message of the error or of the panic.
+///
+/// ```
+/// use tensorlogic::measure::caught;
+/// assert_eq!(caught(|| Ok::<i32, String>(3)), Ok(3));
+/// assert_eq!(caught(|| -> Result<i32, String> { panic!("no {}", 4) }), Err("panicked: no 4".into()));
+/// ```
+pub fn caught<T, E: Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|e| e.to_string()),
         Err(panic) => {
@@ -174,24 +214,24 @@ fn recorded(name: &str) -> Option<Vec<f32>> {
     line.split(' ').map(|word| u32::from_str_radix(word, 16).ok().map(f32::from_bits)).collect()
 }
 
-/// Runs a case on the device, and on the CPU, whose values must be those recorded.
-fn run_case(case: &SelfTestCase, device: &Device, host: &Device) -> SelfTestRow {
+/// Runs a case on the device, and compares it with the CPU, whose values must be those recorded.
+fn run_case(case: &SelfTestCase, device: &Device, reference: &mut SelfTestReference) -> SelfTestRow {
     let start = Instant::now();
-    let got = guarded(|| values(&(case.run)(device)?));
+    let got = caught(|| values(&(case.run)(device)?));
     let seconds = start.elapsed().as_secs_f64();
-    let want = guarded(|| values(&(case.run)(host)?));
+    let want = reference.of(&case.name, || values(&(case.run)(&Device::cpu())?));
     let mut row = SelfTestRow { name: case.name.clone(), error: None, tolerance: case.tolerance, failed: None, seconds };
     match (got, want) {
         (Err(e), _) => row.failed = Some(e),
         (_, Err(e)) => row.failed = Some(format!("on the CPU: {e}")),
         (Ok(got), Ok(want)) => {
-            let off = error(&got, &want);
+            let off = error(&got, want);
             row.error = Some(off);
             if off > case.tolerance {
                 row.failed = Some(format!("a difference of {off:.1e}"));
             }
             let before = recorded(&case.name);
-            let off = before.map(|r| error(&samples(&want), &r)).unwrap_or(f64::INFINITY);
+            let off = before.map(|r| error(&samples(want), &r)).unwrap_or(f64::INFINITY);
             if off > case.tolerance.max(1e-6) {
                 row.failed = Some(format!("the CPU's values are {off:.1e} from those recorded"));
             }
@@ -201,14 +241,18 @@ fn run_case(case: &SelfTestCase, device: &Device, host: &Device) -> SelfTestRow 
 }
 
 /// Work that shows missing barriers, several rounds of it: the values must be the CPU's, exactly.
-fn run_litmus(n: usize, device: &Device, host: &Device) -> SelfTestRow {
-    let (litmus, start) = (&LITMUS[n], Instant::now());
-    let mut row = SelfTestRow { name: format!("litmus {}", litmus.name), error: None, tolerance: 0.0, failed: None, seconds: 0.0 };
+fn run_litmus(name: &str, litmus: &Litmus, device: &Device, reference: &mut SelfTestReference) -> SelfTestRow {
+    let start = Instant::now();
+    let mut row = SelfTestRow { name: name.into(), error: None, tolerance: 0.0, failed: None, seconds: 0.0 };
     for round in 0..ROUNDS {
-        let off = guarded(|| Ok(error(&(litmus.run)(device, round)?, &(litmus.run)(host, round)?)));
-        match off {
+        let got = caught(|| (litmus.run)(device, round));
+        let want = reference.of(&format!("{name} {round}"), || (litmus.run)(&Device::cpu(), round));
+        match got.and_then(|got| Ok(error(&got, want?))) {
             Ok(off) => row.error = Some(row.error.unwrap_or(0.0).max(off)),
             Err(e) => row.failed = Some(e),
+        }
+        if row.failed.is_some() {
+            break;
         }
     }
     if row.error.is_some_and(|e| e > 0.0) {
@@ -268,41 +312,96 @@ fn bench_of(device: &Device, seconds: f64, quick: bool) -> TensorResult<Vec<Self
     Ok(out)
 }
 
-/// Tests a device. What fails is in the report; `done` is told each row.
+/// A test that runs.
+struct Run<'r> {
+    device: Device,
+    options: SelfTestOptions<'r>,
+    rows: Vec<SelfTestRow>,
+    /// How often the device may still be opened again.
+    left: usize,
+    progress: &'r mut dyn FnMut(SelfTestProgress<'_>),
+}
+
+impl Run<'_> {
+    /// Does work of this name, if it is asked for. Where the device was lost before and cannot be opened again, it is not done.
+    fn row(&mut self, name: &str, work: impl FnOnce(&Device) -> Option<SelfTestRow>) {
+        if !name.starts_with(self.options.only) {
+            return;
+        }
+        if self.device.is_lost() && !self.reopens() {
+            self.add(failed(name, "not done: the device was lost before".into(), 0.0));
+            return;
+        }
+        (self.progress)(SelfTestProgress::Begins(name, &self.rows));
+        work(&self.device).into_iter().for_each(|row| self.add(row));
+    }
+
+    fn add(&mut self, row: SelfTestRow) {
+        (self.progress)(SelfTestProgress::Done(&row));
+        self.rows.push(row);
+    }
+
+    /// Opens the device that was lost again.
+    fn reopens(&mut self) -> bool {
+        let Some(name) = self.options.reopen.filter(|_| self.left > 0) else { return false };
+        self.left -= 1;
+        let opened = caught(|| Device::open(name));
+        opened.is_ok_and(|device| {
+            device.set_adaptive(false);
+            self.device = device;
+            true
+        })
+    }
+}
+
+/// A row that says what went wrong.
+fn failed(name: &str, why: String, seconds: f64) -> SelfTestRow {
+    SelfTestRow { name: name.into(), error: None, tolerance: 0.0, failed: Some(why), seconds }
+}
+
+/// Tests a device. What fails is in the report; `progress` is told what begins, and each row. `reference` is shared by the tests of several devices.
 ///
 /// ```
 /// use tensorlogic::{Device, measure::{SelfTestOptions, self_test}};
-/// let report = self_test(&Device::cpu(), &SelfTestOptions::default(), &mut |_| {});
-/// assert!(report.passes() && report.rows.len() > 200);
+/// let options = SelfTestOptions { only: "map", ..Default::default() };
+/// let report = self_test(&Device::cpu(), &options, &mut Default::default(), &mut |_| {});
+/// assert!(report.passes() && report.rows.len() > 50);
 /// ```
-pub fn self_test(device: &Device, options: &SelfTestOptions, done: &mut dyn FnMut(&SelfTestRow)) -> SelfTestReport {
-    let (start, host, before) = (Instant::now(), Device::cpu(), device.pipeline_stats());
+pub fn self_test(
+    device: &Device,
+    options: &SelfTestOptions<'_>,
+    reference: &mut SelfTestReference,
+    progress: &mut dyn FnMut(SelfTestProgress<'_>),
+) -> SelfTestReport {
+    let (start, before) = (Instant::now(), device.pipeline_stats());
     // On the device however small the work is.
     let adaptive = device.adaptive();
     device.set_adaptive(false);
-    let mut rows = vec![];
-    let mut add = |row: SelfTestRow| {
-        done(&row);
-        rows.push(row);
-    };
-    cases().iter().for_each(|case| add(run_case(case, device, &host)));
-    (0..LITMUS.len()).for_each(|n| add(run_litmus(n, device, &host)));
+    let mut run = Run { device: device.clone(), options: *options, rows: vec![], left: REOPENED, progress };
+    for case in cases() {
+        run.row(&case.name, |device| Some(run_case(&case, device, reference)));
+    }
+    for litmus in &LITMUS {
+        let name = format!("litmus {}", litmus.name);
+        run.row(&name, |device| Some(run_litmus(&name, litmus, device, reference)));
+    }
     let mut measured = vec![];
     if options.bench_seconds > 0.0 {
-        let benched = Instant::now();
-        match guarded(|| bench(device, options.bench_seconds)) {
-            Ok(b) => measured = b,
-            Err(e) => add(SelfTestRow {
-                name: "bench".into(),
-                error: None,
-                tolerance: 0.0,
-                failed: Some(e),
-                seconds: benched.elapsed().as_secs_f64(),
-            }),
-        }
+        run.row("bench", |device| {
+            let benched = Instant::now();
+            let done = caught(|| bench(device, options.bench_seconds));
+            match done {
+                Ok(b) => {
+                    measured = b;
+                    None
+                }
+                Err(e) => Some(failed("bench", e, benched.elapsed().as_secs_f64())),
+            }
+        });
     }
     device.set_adaptive(adaptive);
-    let after = device.pipeline_stats();
+    let after = run.device.pipeline_stats();
     let kernels = (after.pipelines - before.pipelines.min(after.pipelines), (after.seconds - before.seconds).max(0.0));
-    SelfTestReport { device: device.name(), rows, bench: measured, kernels, seconds: start.elapsed().as_secs_f64() }
+    let seconds = start.elapsed().as_secs_f64();
+    SelfTestReport { device: device.name(), rows: run.rows, bench: measured, kernels, refused: after.refused_bodies, seconds }
 }

@@ -11,6 +11,7 @@ use crate::shader::template::rendered_files::FILES;
 use crate::tuning::{AdapterClass, Tuning, TuningSource};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// What the CPU gives now, in the file's form.
 fn lines() -> String {
@@ -48,11 +49,66 @@ fn wrong_values_are_told() {
     let mut wrong = cases().swap_remove(0);
     let run = wrong.run;
     wrong.run = Box::new(move |d| run(d)?.add(1e-2));
-    let row = run_case(&wrong, &Device::cpu(), &Device::cpu());
+    let row = run_case(&wrong, &Device::cpu(), &mut SelfTestReference::default());
     assert!(row.failed.as_ref().is_some_and(|f| f.contains("from those recorded")), "{row:?}");
     wrong.run = Box::new(|_| panic!("on purpose"));
-    let row = run_case(&wrong, &Device::cpu(), &Device::cpu());
+    let row = run_case(&wrong, &Device::cpu(), &mut SelfTestReference::default());
     assert!(row.failed.as_ref().is_some_and(|f| f.contains("panicked: on purpose")), "{row:?}");
+}
+
+/// A device that computes as the CPU, until it is lost.
+fn losable() -> (Device, Arc<Losable>) {
+    let backend = Arc::new(Losable { cpu: CpuBackend::open(), lost: AtomicBool::new(false) });
+    (Device::from_backend(backend.clone()), backend)
+}
+
+#[test]
+fn the_cpu_computes_a_case_once_for_all_devices() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut case = cases().swap_remove(0);
+    let (run, count) = (case.run, runs.clone());
+    case.run = Box::new(move |d| {
+        count.fetch_add(usize::from(d.is_cpu()), Relaxed);
+        run(d)
+    });
+    let mut reference = SelfTestReference::default();
+    for _ in 0..3 {
+        let row = run_case(&case, &losable().0, &mut reference);
+        assert_eq!(row.failed, None, "{row:?}");
+    }
+    assert_eq!(runs.load(Relaxed), 1);
+}
+
+/// What is left when a device is lost is told apart from what failed, and what begins is told before it runs.
+#[test]
+fn what_comes_after_a_lost_device_is_not_done() {
+    let (device, backend) = losable();
+    let (mut began, mut done) = (vec![], 0);
+    let options = SelfTestOptions { only: "rows", ..Default::default() };
+    let report = self_test(&device, &options, &mut SelfTestReference::default(), &mut |p| match p {
+        SelfTestProgress::Begins(name, rows) => {
+            assert_eq!(rows.len(), began.len());
+            began.push(name.to_string());
+        }
+        SelfTestProgress::Done(row) => {
+            done += 1;
+            assert!(row.name == began[began.len() - 1] || began.len() == 5, "{}", row.name);
+            backend.lost.store(began.len() == 5, Relaxed);
+        }
+    });
+    assert_eq!((began.len(), done), (5, report.rows.len()));
+    let not_done = report.rows.iter().filter(|r| r.failed.as_ref().is_some_and(|f| f.contains("not done"))).count();
+    assert!(not_done > 50 && not_done == report.rows.len() - 5 && !report.passes(), "{not_done} of {}", report.rows.len());
+
+    // One that can be opened again goes on.
+    let (device, backend) = losable();
+    let options = SelfTestOptions { reopen: Some("cpu"), ..options };
+    let report = self_test(&device, &options, &mut SelfTestReference::default(), &mut |p| {
+        if matches!(p, SelfTestProgress::Done(_)) {
+            backend.lost.store(true, Relaxed);
+        }
+    });
+    assert!(report.passes() && report.rows.len() > 50, "{:?}", report.rows.iter().find(|r| r.failed.is_some()));
 }
 
 #[test]
@@ -66,7 +122,7 @@ fn a_report_survives_its_file() {
     };
     let bench = vec![SelfTestBench { name: "copy".into(), seconds: 0.25, bytes: 1e6, operations: 3.0 }];
     let rows = vec![row(Some(1e-4), None), row(None, Some("no"))];
-    let report = SelfTestReport { device: "d".into(), rows, bench, kernels: (3, 0.125), seconds: 2.0 };
+    let report = SelfTestReport { device: "d".into(), rows, bench, kernels: (3, 0.125), refused: vec!["softmax: no".into()], seconds: 2.0 };
     assert!(!report.passes());
     assert_eq!(SelfTestReport::from_json(&report.to_json()).unwrap(), report);
     assert!(SelfTestReport::from_json(&json!({ "device": "d" })).is_err());
@@ -74,10 +130,81 @@ fn a_report_survives_its_file() {
 
 #[test]
 fn chips_are_known_by_their_names() {
-    assert_eq!(published_bandwidth("Apple M1 (metal)"), Some([68e9; 2]));
-    assert_eq!(published_bandwidth("Apple M3 Max (metal)"), Some([300e9, 400e9]));
-    assert_eq!(published_bandwidth("Apple M12 (metal)"), None);
-    assert_eq!(published_bandwidth("NVIDIA H100"), None);
+    assert_eq!(published_bandwidth("Apple M1 (metal)", None), Some([68e9; 2]));
+    assert_eq!(published_bandwidth("Apple M3 Max (metal)", None), Some([300e9, 400e9]));
+    assert_eq!(published_bandwidth("Apple M3 Max (metal)", Some(30)), Some([300e9; 2]));
+    assert_eq!(published_bandwidth("Apple M4 Max (metal)", Some(40)), Some([546e9; 2]));
+    assert_eq!(published_bandwidth("Apple M12 (metal)", None), None);
+    assert_eq!(published_bandwidth("NVIDIA H100", None), None);
+}
+
+/// The CPU as a device of its own, which is lost when a test says so.
+struct Losable {
+    cpu: Arc<CpuBackend>,
+    lost: AtomicBool,
+}
+
+impl Backend for Losable {
+    fn name(&self) -> String {
+        "a device that is lost when a test says so".into()
+    }
+    fn supports(&self, dtype: DType) -> bool {
+        self.cpu.supports(dtype)
+    }
+    fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+    fn size_class(&self, bytes: usize) -> Option<usize> {
+        self.cpu.size_class(bytes)
+    }
+    fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
+        self.cpu.alloc(bytes)
+    }
+    fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
+        self.cpu.upload(bytes)
+    }
+    fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        self.cpu.run(plan, inputs, outputs, params)
+    }
+    fn start_timing(&self, detail: Timing) -> TensorResult<()> {
+        self.cpu.start_timing(detail)
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        self.cpu.finish_timing()
+    }
+    fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        self.cpu.read(buffer, start, out)
+    }
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
+        self.cpu.view(buffer, start, len, show)
+    }
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+        self.cpu.overwrite(buffer, bytes)
+    }
+    fn synchronize(&self) -> TensorResult<()> {
+        Ok(())
+    }
+    fn max_buffers(&self) -> usize {
+        self.cpu.max_buffers()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.cpu.capabilities()
+    }
+    fn memory(&self) -> MemoryStats {
+        self.cpu.memory()
+    }
+    fn pool(&self) -> &dyn PoolControl {
+        self.cpu.pool()
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        self.cpu.label(buffer, op, at);
+    }
+    fn submits(&self) -> u64 {
+        self.cpu.submits()
+    }
+    fn is_busy(&self) -> bool {
+        false
+    }
 }
 
 /// A GPU that computes nothing: the kernels of what it is given are written.

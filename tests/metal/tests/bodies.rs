@@ -80,6 +80,22 @@ fn bodies_are_used_or_left_out_with_a_reason() {
     texts::change(counting(|text| text.replace("matrix.thread_elements()", "matrix.elements_of_nobody()")));
     assert_eq!(refusing.lacks_metal_bodies(), None);
     assert_eq!(used(&refusing), 3);
+    let refused = refusing.pipeline_stats().refused_bodies;
+    assert!(refused.len() == 2 && refused.iter().all(|r| r.contains("elements_of_nobody")), "{refused:?}");
+    assert!(["matmul: ", "attention: "].iter().all(|op| refused.iter().any(|r| r.starts_with(op))), "{refused:?}");
+    assert_eq!(plain.pipeline_stats().refused_bodies, Vec::<String>::new());
+
+    // A compiler that refuses what probes try: its message is the reason.
+    texts::change(counting(|text| text.replace("metal::simd_sum(", "metal::simd_sum_of_nobody(")));
+    let narrow = device();
+    let probes = narrow.failed_probes();
+    assert!(
+        probes.len() == 2
+            && probes[0].starts_with("subgroups of 32 threads: it cannot be compiled: ")
+            && probes[0].contains("simd_sum_of_nobody")
+    );
+    assert_eq!(used(&narrow), 0);
+    assert_eq!(plain.failed_probes(), Vec::<String>::new());
     texts::EAGER.store(false, SeqCst);
 
     texts::change(counting(str::to_string));

@@ -87,6 +87,33 @@ fn a_wrong_index_of_a_buffer_is_found() {
     assert!(with_texts(swap).is_some(), "swapped buffers are not found");
 }
 
+/// A Metal that computes wrong, or refuses plain texts, is not opened: another backend can stand in, with the reason.
+#[test]
+fn a_metal_that_computes_wrong_is_not_opened() {
+    let _alone = alone();
+    let opened_with = |change: fn(&str) -> String| {
+        texts::change(Some(Box::new(change)));
+        let opened = Device::open_with_tuning("metal", Tuning::apple());
+        texts::change(None);
+        match opened {
+            Ok(device) => panic!("{} is opened", device.name()),
+            Err(TensorError::UnsupportedDevice(why)) => why,
+            Err(e) => panic!("{e}"),
+        }
+    };
+    let without_barriers = opened_with(|text| text.replace("metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);", ""));
+    assert!(without_barriers.contains("Metal computes sums through threadgroup memory wrong"), "{without_barriers}");
+    let values = opened_with(|text| text.replace("(2.0 * ", "(2.5 * "));
+    assert!(values.contains("Metal computes values one by one wrong"), "{values}");
+    let products = opened_with(|text| text.replace("product = ", "product = 1.0f + "));
+    assert!(products.contains("Metal computes products of tiles in threadgroup memory wrong"), "{products}");
+    texts::EAGER.store(true, SeqCst);
+    let refused = opened_with(|text| text.replace("metal::uint", "metal::unsigned_of_nobody"));
+    texts::EAGER.store(false, SeqCst);
+    assert!(refused.contains("Metal's compiler refuses a plain kernel: ") && refused.contains("unsigned_of_nobody"), "{refused}");
+    device();
+}
+
 #[test]
 fn what_is_wrong_with_a_text_is_told_with_its_op() {
     let _alone = alone();
@@ -154,7 +181,7 @@ fn a_failed_command_buffer_loses_the_device_and_names_its_steps() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(operands[0].to_vec(), Ok(_) | Err(TensorError::DeviceLost(_))));
+    assert!(matches!(chain(&operands), Err(TensorError::DeviceLost(_))), "work after a loss");
     assert!(matches!(d.synchronize(), Err(TensorError::DeviceLost(_))), "a lost device stays lost");
 }
 

@@ -3,7 +3,7 @@
 
 use fake_metal::texts;
 use tensorlogic::Device;
-use tensorlogic::measure::{SelfTestOptions, SelfTestReport, self_test};
+use tensorlogic::measure::{SelfTestOptions, SelfTestReference, SelfTestReport, self_test};
 use tensorlogic::tuning::Tuning;
 
 fn device() -> Device {
@@ -16,7 +16,8 @@ fn failed(report: &SelfTestReport) -> Vec<String> {
 
 #[test]
 fn the_self_test_passes_and_finds_a_wrong_text() {
-    let report = self_test(&device(), &SelfTestOptions::default(), &mut |_| {});
+    let mut reference = SelfTestReference::default();
+    let report = self_test(&device(), &SelfTestOptions::default(), &mut reference, &mut |_| {});
     let count = report.rows.len();
     println!("{count} rows, {} kernels, {:.0} s", report.kernels.0, report.seconds);
     assert_eq!(failed(&report), Vec::<String>::new());
@@ -26,7 +27,7 @@ fn the_self_test_passes_and_finds_a_wrong_text() {
     // A few of the texts, so that not all are compiled again.
     let plant = |text: &str| if text.len().is_multiple_of(16) { text.replace("metal::max(", "metal::min(") } else { text.into() };
     texts::change(Some(Box::new(plant)));
-    let wrong = self_test(&planted, &SelfTestOptions::default(), &mut |_| {});
+    let wrong = self_test(&planted, &SelfTestOptions::default(), &mut reference, &mut |_| {});
     texts::change(None);
     assert!(!wrong.passes(), "wrong texts are not found");
 }
