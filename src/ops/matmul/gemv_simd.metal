@@ -10,9 +10,9 @@
             sums[r] += metal::dot(metal::float4(w[(start + row * size) / 4u + v]), x);
         }
     }
-#elif METAL_Q4_0
-    // Two lanes a block of 18 bytes, each with eight of its bytes. A nibble is not shifted: its activation is divided by the power of two that it
-    // is too large by.
+#elif METAL_NIBBLES
+    // Two lanes a block of 32 weights, each with eight of its bytes. A nibble is not shifted: its activation is divided by the power of two that it
+    // is too large by. So are fifth bits.
     device const ushort* w = (device const ushort*)raw_1;
     const uint side = lane % 2u;
     const metal::float4 low = metal::float4(1.0f, 1.0f / 256.0f, 1.0f, 1.0f / 256.0f);
@@ -22,23 +22,44 @@
         const metal::float4 x1 = load4_0(at + 4u);
         const metal::float4 x2 = load4_0(at + 16u);
         const metal::float4 x3 = load4_0(at + 20u);
-        const float total = 8.0f * metal::dot(x0 + x1 + x2 + x3, metal::float4(1.0f));
+        const float total = metal::dot(x0 + x1 + x2 + x3, metal::float4(1.0f));
         const metal::float4 y0 = x0 * low;
         const metal::float4 y1 = x1 * low;
         const metal::float4 y2 = x2 * low * 0.0625f;
         const metal::float4 y3 = x3 * low * 0.0625f;
+#if METAL_FIFTH
+        const metal::float4 fifth = metal::float4(16.0f, 8.0f, 4.0f, 2.0f);
+        const metal::float4 z0 = x0 * fifth;
+        const metal::float4 z1 = x1 * fifth * 0.0625f;
+        const metal::float4 z2 = x2 * fifth;
+        const metal::float4 z3 = x3 * fifth * 0.0625f;
+#endif
         for (uint r = 0u; r < ROWS; r++) {
             const uint row = metal::min(first + r, rows - 1u);
-            device const ushort* q = w + 9u * ((start + row * size) / 32u + b);
-            const uint a = q[1u + 4u * side];
-            const uint c = q[2u + 4u * side];
-            const uint d = q[3u + 4u * side];
-            const uint e = q[4u + 4u * side];
-            const float sum = metal::dot(y0, metal::float4(float(a & 15u), float(a & 0xF00u), float(c & 15u), float(c & 0xF00u)))
+            device const ushort* q = w + ${METAL_WORDS}u * ((start + row * size) / 32u + b);
+            device const ushort* l = q + ${METAL_QUANTS}u + 4u * side;
+            const uint a = l[0];
+            const uint c = l[1];
+            const uint d = l[2];
+            const uint e = l[3];
+            float sum = metal::dot(y0, metal::float4(float(a & 15u), float(a & 0xF00u), float(c & 15u), float(c & 0xF00u)))
                 + metal::dot(y1, metal::float4(float(d & 15u), float(d & 0xF00u), float(e & 15u), float(e & 0xF00u)))
                 + metal::dot(y2, metal::float4(float(a & 0xF0u), float(a & 0xF000u), float(c & 0xF0u), float(c & 0xF000u)))
                 + metal::dot(y3, metal::float4(float(d & 0xF0u), float(d & 0xF000u), float(e & 0xF0u), float(e & 0xF000u)));
-            sums[r] += float(as_type<half>(q[0])) * (sum - total);
+#if METAL_FIFTH
+            // Those of the first 16 weights in one word, those of the others in the next.
+            const uint h = uint(q[${METAL_QUANTS - 2}u]) >> 8u * side;
+            const uint g = uint(q[${METAL_QUANTS - 1}u]) >> 8u * side;
+            sum += metal::dot(z0, metal::float4(float(h & 1u), float(h & 2u), float(h & 4u), float(h & 8u)))
+                + metal::dot(z1, metal::float4(float(h & 16u), float(h & 32u), float(h & 64u), float(h & 128u)))
+                + metal::dot(z2, metal::float4(float(g & 1u), float(g & 2u), float(g & 4u), float(g & 8u)))
+                + metal::dot(z3, metal::float4(float(g & 16u), float(g & 32u), float(g & 64u), float(g & 128u)));
+#endif
+#if METAL_LEAST
+            sums[r] += float(as_type<half>(q[0])) * sum + float(as_type<half>(q[1])) * total;
+#else
+            sums[r] += float(as_type<half>(q[0])) * (sum - ${METAL_MIDDLE}.0f * total);
+#endif
         }
     }
 #elif METAL_Q8_0
@@ -62,8 +83,8 @@
             sums[r] += float(as_type<half>(q[0])) * sum;
         }
     }
-#elif METAL_Q4_K
-    // Sixteen lanes a block of 144 bytes, each with two words: eight weights of one part of 32, and eight of the next.
+#elif METAL_PARTS
+    // Sixteen lanes a block of 256 weights, each with two words: eight weights of one part of 32, and eight of the next.
     device const uint* w = (device const uint*)raw_1;
     const uint chunk = lane % 16u / 4u;
     const uint shift = 16u * (chunk % 2u);
@@ -78,18 +99,33 @@
         const float total1 = metal::dot(x2 + x3, metal::float4(1.0f));
         for (uint r = 0u; r < ROWS; r++) {
             const uint row = metal::min(first + r, rows - 1u);
-            device const uint* q = w + 36u * ((start + row * size) / 256u + b);
+            device const uint* q = w + ${METAL_WORDS}u * ((start + row * size) / 256u + b);
             const metal::float2 by = metal::float2(as_type<metal::half2>(q[0]));
             // Scales and least values of both parts, six bits each: of the first four parts together, of the others in two pieces.
             const uint near = chunk < 2u ? q[1] >> shift & 0x3F3Fu : (q[3] >> shift & 0x0F0Fu) | (q[1] >> shift >> 2u & 0x3030u);
             const uint least = chunk < 2u ? q[2] >> shift & 0x3F3Fu : (q[3] >> shift >> 4u & 0x0F0Fu) | (q[2] >> shift >> 2u & 0x3030u);
-            const uint a = q[4u + 8u * chunk + 2u * (lane % 4u)];
-            const uint c = q[5u + 8u * chunk + 2u * (lane % 4u)];
+            device const uint* l = q + ${METAL_QUANTS}u + 8u * chunk + 2u * (lane % 4u);
+            const uint a = l[0];
+            const uint c = l[1];
+#if METAL_FIFTH
+            // Fifth bits: a byte for each of 32 places, with a bit for each part.
+            const uint e = q[4u + 2u * (lane % 4u)] >> 2u * chunk;
+            const uint g = q[5u + 2u * (lane % 4u)] >> 2u * chunk;
+            const uint a0 = (a & 0x0F0F0F0Fu) | (e & 0x01010101u) << 4u;
+            const uint c0 = (c & 0x0F0F0F0Fu) | (g & 0x01010101u) << 4u;
+            const uint a1 = (a & 0xF0F0F0F0u) >> 4u | (e & 0x02020202u) << 3u;
+            const uint c1 = (c & 0xF0F0F0F0u) >> 4u | (g & 0x02020202u) << 3u;
+            const float sum0 = metal::dot(x0 * low, metal::float4(float(a0 & 31u), float(a0 & 0x1F00u), float(a0 & 0x1F0000u), float(a0 & 0x1F000000u)))
+                + metal::dot(x1 * low, metal::float4(float(c0 & 31u), float(c0 & 0x1F00u), float(c0 & 0x1F0000u), float(c0 & 0x1F000000u)));
+            const float sum1 = metal::dot(x2 * low, metal::float4(float(a1 & 31u), float(a1 & 0x1F00u), float(a1 & 0x1F0000u), float(a1 & 0x1F000000u)))
+                + metal::dot(x3 * low, metal::float4(float(c1 & 31u), float(c1 & 0x1F00u), float(c1 & 0x1F0000u), float(c1 & 0x1F000000u)));
+#else
             const float sum0 = metal::dot(x0 * low, metal::float4(float(a & 0xFu), float(a & 0xF00u), float(a & 0xF0000u), float(a & 0xF000000u)))
                 + metal::dot(x1 * low, metal::float4(float(c & 0xFu), float(c & 0xF00u), float(c & 0xF0000u), float(c & 0xF000000u)));
-            const float sum1 = metal::dot(x2 * low, metal::float4(float(a & 0xF0u), float(a & 0xF000u), float(a & 0xF00000u), float(a & 0xF0000000u)))
-                + metal::dot(x3 * low, metal::float4(float(c & 0xF0u), float(c & 0xF000u), float(c & 0xF00000u), float(c & 0xF0000000u)));
-            sums[r] += by.x * (float(near & 63u) * sum0 + float(near >> 8u) * 0.0625f * sum1)
+            const float sum1 = 0.0625f * metal::dot(x2 * low, metal::float4(float(a & 0xF0u), float(a & 0xF000u), float(a & 0xF00000u), float(a & 0xF0000000u)))
+                + 0.0625f * metal::dot(x3 * low, metal::float4(float(c & 0xF0u), float(c & 0xF000u), float(c & 0xF00000u), float(c & 0xF0000000u)));
+#endif
+            sums[r] += by.x * (float(near & 63u) * sum0 + float(near >> 8u) * sum1)
                 - by.y * (float(least & 63u) * total0 + float(least >> 8u) * total1);
         }
     }

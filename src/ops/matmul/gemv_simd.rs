@@ -31,15 +31,57 @@ static GEMV_SIMD: Template = Template::new("gemv_simd.wgsl", include_str!("gemv_
 /// Threads of a workgroup: two subgroups.
 const WORKGROUP: u32 = 64;
 
-/// The formats whose inner loop is in `gemv_simd.metal`: the name of its switch there, and the place of its rows in the tuning table.
-fn switch_of(format: DType) -> Option<(&'static str, usize)> {
-    match format {
-        DType::F16 => Some(("METAL_HALVES", 0)),
-        DType::Q4_0 => Some(("METAL_Q4_0", 1)),
-        DType::Q8_0 => Some(("METAL_Q8_0", 1)),
-        DType::Q4_K => Some(("METAL_Q4_K", 2)),
-        DType::Q6_K => Some(("METAL_Q6_K", 2)),
-        _ => None,
+/// An inner loop of `gemv_simd.metal` for a format.
+struct InnerLoop {
+    /// The name of its switch; none for the last one.
+    switch: &'static str,
+    /// The place of its rows in the tuning table.
+    kind: usize,
+    /// Words of a block, of 16 bits or, in blocks of 256 weights, of 32.
+    words: u32,
+    /// The first word of the quants' low four bits.
+    quants: u32,
+    /// Whether each quant has a fifth bit elsewhere.
+    fifth: bool,
+    /// Whether a block of 32 has a least value. Without, the quant in the middle stands for zero.
+    least: bool,
+}
+
+/// Switches of inner loops; the one that is left is Q6_K's.
+const SWITCHES: [&str; 4] = ["METAL_HALVES", "METAL_NIBBLES", "METAL_Q8_0", "METAL_PARTS"];
+
+/// The inner loop of a format that has one.
+fn inner_loop(format: DType) -> Option<InnerLoop> {
+    let (switch, kind) = match format {
+        DType::F16 => ("METAL_HALVES", 0),
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => ("METAL_NIBBLES", 1),
+        DType::Q8_0 => ("METAL_Q8_0", 1),
+        DType::Q4_K | DType::Q5_K => ("METAL_PARTS", 2),
+        DType::Q6_K => ("METAL_Q6_K", 2),
+        _ => return None,
+    };
+    let fifth = matches!(format, DType::Q5_0 | DType::Q5_1 | DType::Q5_K);
+    let least = matches!(format, DType::Q4_1 | DType::Q5_1);
+    let [words, quants] = match format {
+        DType::Q4_0 => [9, 1],
+        DType::Q4_1 => [10, 2],
+        DType::Q5_0 => [11, 3],
+        DType::Q5_1 => [12, 4],
+        DType::Q4_K => [36, 4],
+        DType::Q5_K => [44, 12],
+        _ => [0, 0],
+    };
+    Some(InnerLoop { switch, kind, words, quants, fifth, least })
+}
+
+impl InnerLoop {
+    /// What the template asks for.
+    fn values(&self) -> impl Iterator<Item = (&'static str, TemplateValue)> {
+        let switches = SWITCHES.map(|s| (s, TemplateValue::from(s == self.switch)));
+        let middle: u32 = if self.fifth { 16 } else { 8 };
+        let numbers = [("METAL_WORDS", self.words.into()), ("METAL_QUANTS", self.quants.into()), ("METAL_MIDDLE", middle.into())];
+        let parts = [("METAL_FIFTH", self.fifth.into()), ("METAL_LEAST", self.least.into())];
+        switches.into_iter().chain(numbers).chain(parts)
     }
 }
 
@@ -47,8 +89,8 @@ fn switch_of(format: DType) -> Option<(&'static str, usize)> {
 pub(super) fn gemv_simd(g: &Gemv, format: DType) -> Option<Wgsl> {
     let &Gemv { a, products: &[(n, weights)], gated: false, vec4_store: false, norm: None, adapter } = g else { return None };
     let &[1, 1, k] = a.shape.dims() else { return None };
-    let (switch, kind) = switch_of(format)?;
-    let rows = adapter.tuning.metal.gemv_rows[kind];
+    let inner = inner_loop(format)?;
+    let rows = adapter.tuning.metal.gemv_rows[inner.kind];
     let [b_start, b_offset] = weights.raw?.map(U32::from);
     if !adapter.metal_bodies || adapter.subgroup != 32 || rows == 0 {
         return None;
@@ -57,7 +99,7 @@ pub(super) fn gemv_simd(g: &Gemv, format: DType) -> Option<Wgsl> {
     let consts = vec![("ROWS", rows)];
     let mut values = weights.values();
     values.extend(with_values(&consts));
-    values.extend(["METAL_HALVES", "METAL_Q4_0", "METAL_Q8_0", "METAL_Q4_K"].map(|s| (s, TemplateValue::from(s == switch))));
+    values.extend(inner.values());
     values.push(("VEC_OUT", (rows == 4 && n.is_multiple_of(4)).into()));
     let params = GemvSimdParams { n: U32::size(n)?, k: U32::size(k)?, groups_x: grid[0].into(), b_start, b_offset };
     let (_, raw) = weights.start();
