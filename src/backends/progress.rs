@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// How long a wait may take before the device counts as lost.
 const DEVICE_LOST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long memory is kept for a device that does not answer; then it is never given back.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+
 #[derive(Default)]
 struct State {
     /// Why the device is lost, if it is.
@@ -129,6 +132,21 @@ impl Progress {
         }
         drop(state);
         self.check()
+    }
+
+    /// Waits until the device is through with all that was submitted, also where it is lost: command buffers that are on their way still use their memory.
+    /// Gives whether it is, which one that hangs never is.
+    pub fn settle(&self) -> bool {
+        let (start, number) = (Instant::now(), self.submitted());
+        let mut state = lock(&self.state);
+        while self.done() < number {
+            let left = SETTLE_TIMEOUT.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        true
     }
 
     /// Whether the device is through with this submit; otherwise the waker is called when it may be.

@@ -77,7 +77,7 @@ fn bodies_are_used_or_left_out_with_a_reason() {
     texts::change(counting(str::to_string));
     let refusing = device();
     texts::EAGER.store(true, SeqCst);
-    texts::change(counting(|text| text.replace("matrix.thread_elements()", "matrix.elements_of_nobody()")));
+    texts::change(counting(|text| text.replace("thread_elements()", "elements_of_nobody()")));
     assert_eq!(refusing.lacks_metal_bodies(), None);
     assert_eq!(used(&refusing), 3);
     let refused = refusing.pipeline_stats().refused_bodies;
