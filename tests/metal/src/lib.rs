@@ -2,12 +2,16 @@
 //!
 //! The library is built over it by `--cfg tensorlogic_fake_metal`, see `run.sh`; the code that runs is the code of macOS.
 
+mod errors;
+mod events;
+pub mod faults;
 #[allow(dead_code)]
 #[path = "../../msl/kernel.rs"]
 mod kernel;
 pub mod metal;
 #[allow(clippy::missing_safety_doc, missing_docs, non_snake_case, non_upper_case_globals)]
 mod objc;
+mod residency;
 mod schedule;
 #[path = "../../msl/source.rs"]
 mod source;

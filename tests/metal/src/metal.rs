@@ -4,7 +4,12 @@
 //! and a text without a stated version of the language. Errors of commands are those of their command buffer.
 
 #![allow(non_snake_case)]
+use crate::errors::{give, ns_error};
+use crate::events::{FakeEvent, FakeFence};
+use crate::faults::is_due;
+pub use crate::faults::{COUNTS, FAULTS};
 use crate::objc;
+use crate::residency::{FakeSet, is_resident};
 use crate::schedule::{Act, Bind, Copy, Dispatch, History, Pass};
 use crate::texts::{self, Compiled};
 use block2::{DynBlock, RcBlock};
@@ -17,89 +22,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
-
-/// What goes wrong when it is asked to, for all devices of the process.
-pub struct Faults {
-    /// Command buffers from now on until one ends with an error of code `fail_code`; negative for never.
-    pub fail_after: AtomicI64,
-    pub fail_code: AtomicI64,
-    /// Which encoder of it fails.
-    pub fail_encoder: AtomicUsize,
-    /// Whether new buffers are refused.
-    pub refuse_memory: AtomicBool,
-    /// Whether there is no device.
-    pub no_device: AtomicBool,
-    /// Barriers from now on until one is passed over; negative for never.
-    pub skip_barrier: AtomicI64,
-    /// Whether updates of fences are passed over.
-    pub skip_fences: AtomicBool,
-    /// While a test has it, no command buffer is run.
-    pub hold: Mutex<()>,
-}
-/// The faults that are asked for.
-pub static FAULTS: Faults = Faults {
-    fail_after: AtomicI64::new(-1),
-    fail_code: AtomicI64::new(2),
-    fail_encoder: AtomicUsize::new(0),
-    refuse_memory: AtomicBool::new(false),
-    no_device: AtomicBool::new(false),
-    skip_barrier: AtomicI64::new(-1),
-    skip_fences: AtomicBool::new(false),
-    hold: Mutex::new(()),
-};
-
-/// What was done, by all devices of the process.
-pub struct Counts {
-    pub command_buffers: AtomicU64,
-    pub encoders: AtomicU64,
-    pub dispatches: AtomicU64,
-    pub barriers: AtomicU64,
-    pub buffers: AtomicU64,
-    pub debug_groups: AtomicU64,
-    /// Bound buffers that no committed residency set of the queue has.
-    pub not_resident: AtomicU64,
-    pub residency_sets: AtomicU64,
-    /// Pipelines that came from an archive.
-    pub from_archives: AtomicU64,
-}
-/// What was done so far.
-pub static COUNTS: Counts = Counts {
-    command_buffers: AtomicU64::new(0),
-    encoders: AtomicU64::new(0),
-    dispatches: AtomicU64::new(0),
-    barriers: AtomicU64::new(0),
-    buffers: AtomicU64::new(0),
-    debug_groups: AtomicU64::new(0),
-    not_resident: AtomicU64::new(0),
-    residency_sets: AtomicU64::new(0),
-    from_archives: AtomicU64::new(0),
-};
-
-/// Counts towards something that is to happen once; whether it is now.
-fn is_due(left: &AtomicI64) -> bool {
-    left.load(SeqCst) >= 0 && left.fetch_sub(1, SeqCst) == 0
-}
 
 /// Bytes of all buffers.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 /// Alignment of memory, and what a length without copy is a multiple of: the test machine's pages.
 const PAGE: usize = 4096;
-
-fn ns_error(code: isize, message: &str) -> Retained<NSError> {
-    // SAFETY: an object of this class with a count of one.
-    unsafe { Retained::from_raw(objc::error(code, message, std::ptr::null_mut()).cast()) }.unwrap()
-}
-/// Hands an error to a caller's out parameter.
-fn give(to: *mut *mut NSError, e: Retained<NSError>) {
-    if !to.is_null() {
-        // SAFETY: a place for a pointer, by contract; it is autoreleased as Cocoa's rules say.
-        unsafe { *to = Retained::autorelease_ptr(e) };
-    }
-}
 
 // ---- memory ----
 type Deallocator = RcBlock<dyn Fn(NonNull<c_void>, usize)>;
@@ -159,30 +90,6 @@ fn bind(b: &ProtocolObject<dyn MTLBuffer>, offset: usize) -> Bind {
     let f: &FakeBuffer = unsafe { &*std::ptr::from_ref(b).cast() };
     Bind::Buffer { object: std::ptr::from_ref(f) as usize, ptr: f.ivars().ptr as usize, len: f.ivars().len, offset }
 }
-
-// ---- fences and events ----
-define_class!(
-    #[unsafe(super(NSObject))]
-    #[name = "FakeFence"]
-    #[ivars = ()]
-    pub struct FakeFence;
-    unsafe impl NSObjectProtocol for FakeFence {}
-    unsafe impl MTLFence for FakeFence {}
-);
-define_class!(
-    #[unsafe(super(NSObject))]
-    #[name = "FakeEvent"]
-    #[ivars = AtomicU64]
-    pub struct FakeEvent;
-    unsafe impl NSObjectProtocol for FakeEvent {}
-    unsafe impl MTLEvent for FakeEvent {}
-    unsafe impl MTLSharedEvent for FakeEvent {
-        #[unsafe(method(signaledValue))]
-        fn signaledValue(&self) -> u64 {
-            self.ivars().load(SeqCst)
-        }
-    }
-);
 
 // ---- texts ----
 define_class!(
@@ -460,56 +367,6 @@ fn archive(a: &ProtocolObject<dyn MTLBinaryArchive>) -> &Mutex<BTreeSet<String>>
     // SAFETY: archives are made by `FakeDevice` only.
     let a: &FakeArchive = unsafe { &*std::ptr::from_ref(a).cast() };
     a.ivars()
-}
-
-// ---- residency ----
-/// Buffers of a set: those that are committed, and what changes at the next commit.
-#[derive(Default)]
-pub struct Residents {
-    committed: Vec<Retained<AnyObject>>,
-    added: Vec<Retained<AnyObject>>,
-    removed: Vec<usize>,
-    resident: bool,
-}
-define_class!(
-    #[unsafe(super(NSObject))]
-    #[name = "FakeSet"]
-    #[ivars = Mutex<Residents>]
-    pub struct FakeSet;
-    unsafe impl NSObjectProtocol for FakeSet {}
-    unsafe impl MTLResidencySet for FakeSet {
-        #[unsafe(method(addAllocation:))]
-        fn addAllocation(&self, buffer: &ProtocolObject<dyn MTLAllocation>) {
-            // SAFETY: an object.
-            let object: &AnyObject = unsafe { &*std::ptr::from_ref(buffer).cast() };
-            self.ivars().lock().unwrap().added.push(object.retain());
-        }
-        #[unsafe(method(removeAllocation:))]
-        fn removeAllocation(&self, buffer: &ProtocolObject<dyn MTLAllocation>) {
-            self.ivars().lock().unwrap().removed.push(std::ptr::from_ref(buffer).cast::<u8>() as usize);
-        }
-        #[unsafe(method(commit))]
-        fn commit(&self) {
-            let mut all = self.ivars().lock().unwrap();
-            let (added, removed) = (std::mem::take(&mut all.added), std::mem::take(&mut all.removed));
-            all.committed.extend(added);
-            for gone in removed {
-                let at = all.committed.iter().position(|b| Retained::as_ptr(b) as usize == gone);
-                all.committed.swap_remove(at.expect("a buffer that is not in the set"));
-            }
-        }
-        #[unsafe(method(requestResidency))]
-        fn requestResidency(&self) {
-            self.ivars().lock().unwrap().resident = true;
-        }
-    }
-);
-/// Whether one of these sets has committed this buffer.
-fn is_resident(sets: &[Retained<FakeSet>], object: usize) -> bool {
-    sets.iter().any(|s| {
-        let all = s.ivars().lock().unwrap();
-        all.resident && all.committed.iter().any(|b| Retained::as_ptr(b) as usize == object)
-    })
 }
 
 macro_rules! shared { ($($t:ty)*) => { $(

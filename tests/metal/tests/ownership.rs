@@ -1,12 +1,11 @@
 //! Faults of ownership that are planted are found: a buffer that is given up while commands name it, an object that is released too often. And the
 //! backend makes neither: what is given up while the GPU works is kept until it is done.
 
-use fake_metal::metal::{COUNTS, FAULTS};
+use fake_metal::metal::FAULTS;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::*;
 use std::process::Command;
-use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{Device, Tensor};
 
@@ -74,5 +73,4 @@ fn an_object_that_is_released_too_often_is_found() {
         .unwrap();
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(!run.status.success() && said.contains("of a freed FakeBuffer"), "{said}");
-    assert!(COUNTS.buffers.load(SeqCst) < u64::MAX);
 }

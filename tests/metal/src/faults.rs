@@ -1,0 +1,66 @@
+//! Faults that tests plant, and counts of what was done: for all devices of the process.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+/// What goes wrong when it is asked to, for all devices of the process.
+pub struct Faults {
+    /// Command buffers from now on until one ends with an error of code `fail_code`; negative for never.
+    pub fail_after: AtomicI64,
+    pub fail_code: AtomicI64,
+    /// Which encoder of it fails.
+    pub fail_encoder: AtomicUsize,
+    /// Whether new buffers are refused.
+    pub refuse_memory: AtomicBool,
+    /// Whether there is no device.
+    pub no_device: AtomicBool,
+    /// Barriers from now on until one is passed over; negative for never.
+    pub skip_barrier: AtomicI64,
+    /// Whether updates of fences are passed over.
+    pub skip_fences: AtomicBool,
+    /// While a test has it, no command buffer is run.
+    pub hold: Mutex<()>,
+}
+/// The faults that are asked for.
+pub static FAULTS: Faults = Faults {
+    fail_after: AtomicI64::new(-1),
+    fail_code: AtomicI64::new(2),
+    fail_encoder: AtomicUsize::new(0),
+    refuse_memory: AtomicBool::new(false),
+    no_device: AtomicBool::new(false),
+    skip_barrier: AtomicI64::new(-1),
+    skip_fences: AtomicBool::new(false),
+    hold: Mutex::new(()),
+};
+
+/// What was done, by all devices of the process.
+pub struct Counts {
+    pub command_buffers: AtomicU64,
+    pub encoders: AtomicU64,
+    pub dispatches: AtomicU64,
+    pub barriers: AtomicU64,
+    pub buffers: AtomicU64,
+    pub debug_groups: AtomicU64,
+    /// Bound buffers that no committed residency set of the queue has.
+    pub not_resident: AtomicU64,
+    pub residency_sets: AtomicU64,
+    /// Pipelines that came from an archive.
+    pub from_archives: AtomicU64,
+}
+/// What was done so far.
+pub static COUNTS: Counts = Counts {
+    command_buffers: AtomicU64::new(0),
+    encoders: AtomicU64::new(0),
+    dispatches: AtomicU64::new(0),
+    barriers: AtomicU64::new(0),
+    buffers: AtomicU64::new(0),
+    debug_groups: AtomicU64::new(0),
+    not_resident: AtomicU64::new(0),
+    residency_sets: AtomicU64::new(0),
+    from_archives: AtomicU64::new(0),
+};
+
+/// Counts towards something that is to happen once; whether it is now.
+pub fn is_due(left: &AtomicI64) -> bool {
+    left.load(SeqCst) >= 0 && left.fetch_sub(1, SeqCst) == 0
+}
