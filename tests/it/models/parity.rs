@@ -271,12 +271,14 @@ fn repeated_steps_give_what_single_ones_give() {
 #[test]
 fn the_gpu_agrees() {
     let few = ["gpt2-odd", "llama3-rope", "llama-mha.Q4_1", "llama-k256.Q4_K"];
+    // TL_MODELS=all: every model there is.
+    let some = if std::env::var("TL_MODELS").is_ok_and(|v| v == "all") { &[] } else { &few[..] };
     on_gpu(|gpu| {
-        check(gpu, &few, check_logits);
-        check(gpu, &few, check_greedy);
+        check(gpu, some, check_logits);
+        check(gpu, some, check_greedy);
         check(gpu, &few[1..3], check_steps);
         check(gpu, &few[..2], check_turns);
-        check(gpu, &few, check_repeats);
+        check(gpu, some, check_repeats);
     });
 }
 
