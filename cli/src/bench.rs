@@ -30,6 +30,13 @@ pub struct BenchArgs {
     what: What,
 }
 
+impl BenchArgs {
+    /// Whether ranks share the work.
+    pub fn runs_on_ranks(&self) -> bool {
+        matches!(self.what, What::Decode(_))
+    }
+}
+
 #[derive(Subcommand)]
 enum What {
     Decode(DecodeArgs),

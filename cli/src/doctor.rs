@@ -96,7 +96,7 @@ pub const VARIABLES: [Variable; 22] = [
         "the tuning table of GPUs: generic, nvidia, apple, software, or a file as `tl tune` writes it",
         "Device::open_with_tuning",
     ),
-    variable("TL_MPI", "MPI library of `tl train` under mpirun or srun: a file or a name", "distributed::join"),
+    variable("TL_MPI", "MPI library of commands under mpirun or srun: a file or a name", "distributed::join"),
     variable("TL_STRATEGY", "pipeline strategy: standard, optimized, low-latency, high-throughput, auto", "Device::set_strategy"),
     variable("TL_FALLBACK", "error ends work whose device is lost or full instead of going on with the next one", "Device::fallback"),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),

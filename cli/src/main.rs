@@ -165,6 +165,26 @@ fn check_settings(command: &Command) -> Result<(), Failure> {
     wrong.map_or(Ok(()), |(what, help)| Err(Failure::Usage(format!("{what}; {help}"))))
 }
 
+/// What a launcher started several times must work on several ranks, or only look at something.
+fn check_launch(command: &Command) -> Result<(), Failure> {
+    let Some(ranks) = tensorlogic::distributed::Launch::from_env().and_then(|l| l.size).filter(|n| *n > 1) else { return Ok(()) };
+    let fits = match command {
+        Command::Train(_) | Command::Generate(_) | Command::Perplexity(_) => true,
+        Command::Bench(args) => args.runs_on_ranks(),
+        Command::Devices(_) | Command::Doctor(_) | Command::Inspect(_) | Command::Plan(_) | Command::Ckpt(_) => true,
+        Command::Completions(_) | Command::Top(_) => true,
+        // Replicas share nothing.
+        #[cfg(feature = "serve")]
+        Command::Serve(_) => true,
+        _ => false,
+    };
+    if fits {
+        return Ok(());
+    }
+    let m = "runs as one process: start it without mpirun or srun (train, generate, perplexity and bench decode run on several ranks)";
+    Err(Failure::Usage(format!("a launcher started {ranks} ranks, and this command {m}")))
+}
+
 fn main() -> ExitCode {
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // Without a desktop, a layer that Mesa puts into every Vulkan program complains about that on stderr.
@@ -180,7 +200,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let result = check_settings(&cli.command).and_then(|()| log::install(&cli.log)).and_then(|()| match &cli.command {
+    let checked = check_settings(&cli.command).and_then(|()| check_launch(&cli.command));
+    let result = checked.and_then(|()| log::install(&cli.log)).and_then(|()| match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),
         Command::Chat(args) => chat::run(args, cli.global),
         Command::Pull(args) => pull::run(args, cli.global),
