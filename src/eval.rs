@@ -1,6 +1,7 @@
 //! Evaluation, the one thing that runs work: pending nodes become a graph, a plan and a run (`eval_all`), or a plan is repeated (`replay`, `prepared`).
 
 mod evaluator;
+mod frontier;
 mod history;
 mod prepared;
 mod read;
@@ -9,6 +10,7 @@ mod run;
 
 pub(crate) use evaluator::{Lock, activity, base, forget_inputs, inputs_of};
 pub use evaluator::{cached_plans, eval_stats, fusion, order, plan_of, with_order, without_fusion};
+pub(crate) use frontier::frontier;
 pub use history::EvalStats;
 pub(crate) use history::{Activity, Sample};
 pub(crate) use prepared::{PreparedStep, download_first};

@@ -35,11 +35,30 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// If a rank does not take part in time, or the library fails.
     fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()>;
+    /// Begins an exchange of values that the transport has until it is done; `to` is memory for what arrives, of any length. Ranks begin their exchanges in the
+    /// same order, and may make other calls before they wait for the end. Without an implementation of its own, it is done when this returns.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn start_exchange(&self, from: Vec<f32>, bounds: &[usize], to: Vec<f32>) -> TensorResult<Box<dyn PendingExchange>> {
+        let mut all = Exchanged { sent: from, received: to };
+        all.received.resize((bounds[self.rank() + 1] - bounds[self.rank()]) * self.size(), 0.0);
+        self.exchange(&all.sent, bounds, &mut all.received)?;
+        Ok(Box::new(all))
+    }
     /// All gather: each rank's `data[bounds[rank]..bounds[rank + 1]]` becomes everybody's.
     ///
     /// # Errors
     /// Those of [`Transport::exchange`].
     fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()>;
+    /// The sum over all ranks by a call of the library's own, in an order that the library chooses; false where it has none. No step of training uses it:
+    /// it is what exchange, sums and gather are measured by.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn library_sum(&self, _data: &mut [f32]) -> TensorResult<bool> {
+        Ok(false)
+    }
     /// The largest of the ranks' words, each place by itself.
     ///
     /// # Errors
@@ -64,6 +83,29 @@ pub trait Transport: Send + Sync {
     fn abort(&self, code: i32);
     /// Leaves the job in order. Nothing may be called after.
     fn leave(&self);
+}
+
+/// The values of an exchange that is done: what this rank gave, and the parts that it got, one after the other.
+pub struct Exchanged {
+    /// What this rank gave.
+    pub sent: Vec<f32>,
+    /// Every rank's part for this one.
+    pub received: Vec<f32>,
+}
+
+/// An exchange under way.
+pub trait PendingExchange: Send {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn wait(self: Box<Self>) -> TensorResult<Exchanged>;
+}
+
+impl PendingExchange for Exchanged {
+    fn wait(self: Box<Self>) -> TensorResult<Exchanged> {
+        Ok(*self)
+    }
 }
 
 /// What a rank says before all go on together; the most severe answer is everybody's.

@@ -1,10 +1,11 @@
 //! MPI found at run time: one set of calls over three binary interfaces (Open MPI's, MPICH's, the MPI 5 standard's), without headers or a link-time
 //! dependency. Handles are machine words: addresses in Open MPI, 32-bit numbers in MPICH, small numbers in the standard interface.
 
-use super::{Launch, Transport};
+use super::{Exchanged, Launch, PendingExchange, Transport};
 use crate::error::{TensorError, TensorResult};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 type Handle = usize;
@@ -72,9 +73,12 @@ struct Constants {
     word: Handle,
     byte: Handle,
     max: Handle,
+    sum: Handle,
     no_info: Handle,
     shared_memory: c_int,
     any_thread: c_int,
+    /// The least level at which threads may call in turn.
+    in_turn: c_int,
     in_place: usize,
     no_status: usize,
 }
@@ -85,9 +89,11 @@ const MPICH: Constants = Constants {
     word: 0x4c00_083e,
     byte: 0x4c00_010d,
     max: 0x5800_0001,
+    sum: 0x5800_0003,
     no_info: 0x1c00_0000,
     shared_memory: 1,
     any_thread: 3,
+    in_turn: 2,
     in_place: usize::MAX,
     no_status: 1,
 };
@@ -99,9 +105,11 @@ const STANDARD: Constants = Constants {
     word: 0x259,
     byte: 0x247,
     max: 0x23,
+    sum: 0x21,
     no_info: 0x130,
     shared_memory: 221,
     any_thread: 4096,
+    in_turn: 2048,
     in_place: 1,
     no_status: 0,
 };
@@ -114,12 +122,24 @@ fn open_mpi(lib: &Library) -> Result<Constants, String> {
         word: handle(c"ompi_mpi_uint64_t")?,
         byte: handle(c"ompi_mpi_byte")?,
         max: handle(c"ompi_mpi_op_max")?,
+        sum: handle(c"ompi_mpi_op_sum")?,
         no_info: handle(c"ompi_mpi_info_null")?,
         shared_memory: 0,
         any_thread: 3,
+        in_turn: 2,
         in_place: 1,
         no_status: 0,
     })
+}
+
+/// Whether the library has the standard's interface. MPICH's has the same names; its function says that it is none.
+fn is_standard(lib: &Library) -> bool {
+    let Ok(address) = lib.symbol(c"MPI_Abi_get_version") else { return false };
+    let (mut major, mut minor) = (-1, -1);
+    // SAFETY: section 20.2 of MPI 5.0: two numbers are written, before `MPI_Init` too.
+    let code =
+        unsafe { std::mem::transmute::<Address, unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int>(address)(&mut major, &mut minor) };
+    code == 0 && major >= 1
 }
 
 /// How long a wait asks again and again before it sleeps between questions.
@@ -133,8 +153,10 @@ pub(super) struct Patience {
     pub last_words: fn(&str),
 }
 
-/// The world of ranks that MPI knows.
-pub(super) struct Mpi {
+/// The world of ranks that MPI knows, which exchanges under way share.
+pub(super) struct Mpi(Arc<World>);
+
+struct World {
     calls: Calls,
     constants: Constants,
     name: String,
@@ -173,7 +195,7 @@ impl Mpi {
         let unknown = |e: String| TensorError::Rank(format!("{file} is no MPI library that this program knows: it {e}"));
         let constants = if lib.symbol(c"ompi_mpi_comm_world").is_ok() {
             open_mpi(lib).map_err(unknown)?
-        } else if file.contains("libmpi_abi") {
+        } else if is_standard(lib) {
             STANDARD
         } else {
             MPICH
@@ -184,6 +206,11 @@ impl Mpi {
         // SAFETY: called once, before anything else; the handles are the library's own.
         unsafe {
             done((calls.init)(null, null, constants.any_thread, &mut threads), "MPI_Init_thread")?;
+            if threads < constants.in_turn {
+                return Err(TensorError::Rank(format!(
+                    "{file} lets one thread call it (level {threads}); this program's threads call it in turn: use a build with MPI_THREAD_SERIALIZED"
+                )));
+            }
             done((calls.rank)(constants.world, &mut rank), "MPI_Comm_rank")?;
             done((calls.size)(constants.world, &mut size), "MPI_Comm_size")?;
             let same = (constants.world, constants.shared_memory, rank, constants.no_info);
@@ -202,20 +229,41 @@ impl Mpi {
                 "{file} ({name}) sees {size} rank(s), the launcher started {expected}: it is not the launcher's library; name that one in TL_MPI"
             )));
         }
+        if launch.size.is_none() && size == 1 {
+            let m = format!(
+                "started as {launch}: it does not say how many, and {file} ({name}) sees one rank; if there are more, name the launcher's library in TL_MPI"
+            );
+            (patience.last_words)(&m);
+        }
         let (rank, size, local_rank) = (rank as usize, size as usize, local as usize);
-        Ok(Mpi { calls, constants, name, rank, size, local_rank, patience, turn: Mutex::new(()) })
+        Ok(Mpi(Arc::new(World { calls, constants, name, rank, size, local_rank, patience, turn: Mutex::new(()) })))
     }
+}
 
+impl World {
     /// Starts a call and waits until this rank's part is done. While it waits, a rank gives its core away.
     fn complete(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<()> {
+        let request = self.start(what, start)?;
+        self.finish(what, request, SPIN)
+    }
+
+    fn start(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<Handle> {
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         let mut request: Handle = 0;
         done(start(&mut request), what)?;
+        Ok(request)
+    }
+
+    /// Waits for a call; for the time `spin` without a pause between questions.
+    fn finish(&self, what: &str, mut request: Handle, spin: Duration) -> TensorResult<()> {
         let began = Instant::now();
         loop {
             let mut flag = 0;
-            // SAFETY: a request that was started; the status is not wanted.
-            done(unsafe { (self.calls.test)(&mut request, &mut flag, self.constants.no_status as Address) }, "MPI_Test")?;
+            {
+                let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+                // SAFETY: a request that was started; the status is not wanted.
+                done(unsafe { (self.calls.test)(&mut request, &mut flag, self.constants.no_status as Address) }, "MPI_Test")?;
+            }
             let waited = began.elapsed();
             if flag != 0 {
                 return Ok(());
@@ -226,95 +274,184 @@ impl Mpi {
                 self.abort(1);
                 std::process::abort();
             }
-            if waited < SPIN { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            if waited < spin { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         }
-    }
-}
-
-impl Transport for Mpi {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-    fn size(&self) -> usize {
-        self.size
-    }
-    fn local_rank(&self) -> usize {
-        self.local_rank
-    }
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()> {
-        let c = &self.constants;
-        let own = count(bounds[self.rank + 1] - bounds[self.rank])?;
-        assert!(bounds.len() == self.size + 1 && bounds[self.size] <= from.len() && to.len() == own as usize * self.size);
-        let sent: Vec<c_int> = bounds.windows(2).map(|b| count(b[1] - b[0])).collect::<TensorResult<_>>()?;
-        let begins: Vec<c_int> = bounds.iter().map(|b| count(*b)).collect::<TensorResult<_>>()?;
-        let places: Vec<c_int> = (0..self.size).map(|r| count(r * own as usize)).collect::<TensorResult<_>>()?;
-        let received = vec![own; self.size];
-        // SAFETY: the counts stay within both buffers, which outlive the wait, as the lists do.
-        self.complete("the exchange of gradients", |request| unsafe {
-            let (from, to) = (from.as_ptr() as Address, to.as_mut_ptr().cast());
-            let (sent, begins, received, places) = (sent.as_ptr(), begins.as_ptr(), received.as_ptr(), places.as_ptr());
-            (self.calls.all_to_all)(from, sent, begins, c.float, to, received, places, c.float, c.world, request)
-        })
-    }
-
-    fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {
-        let c = &self.constants;
-        assert!(bounds.len() == self.size + 1 && bounds[self.size] <= data.len());
-        let counts: Vec<c_int> = bounds.windows(2).map(|b| count(b[1] - b[0])).collect::<TensorResult<_>>()?;
-        let begins: Vec<c_int> = bounds.iter().map(|b| count(*b)).collect::<TensorResult<_>>()?;
-        // SAFETY: in place, within the buffer, which outlives the wait, as the lists do.
-        self.complete("the gathering of slices", |request| unsafe {
-            let data = data.as_mut_ptr().cast();
-            (self.calls.all_gather)(c.in_place as Address, 0, c.float, data, counts.as_ptr(), begins.as_ptr(), c.float, c.world, request)
-        })
-    }
-
-    fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
-        let c = &self.constants;
-        let n = count(words.len())?;
-        // SAFETY: in place, of that many words, which outlive the wait.
-        self.complete("the ranks' agreement", |request| unsafe {
-            (self.calls.all_reduce)(c.in_place as Address, words.as_mut_ptr().cast(), n, c.word, c.max, c.world, request)
-        })
-    }
-
-    fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()> {
-        let c = &self.constants;
-        let n = count(bytes.len())?;
-        // SAFETY: of that many bytes, which outlive the wait.
-        self.complete("rank 0's settings", |request| unsafe {
-            (self.calls.broadcast)(bytes.as_mut_ptr().cast(), n, c.byte, 0, c.world, request)
-        })
-    }
-
-    fn send(&self, to: usize, bytes: &[u8]) -> TensorResult<()> {
-        let (c, n, to) = (&self.constants, count(bytes.len())?, count(to)?);
-        // SAFETY: of that many bytes, which outlive the wait; they are only read.
-        self.complete("a rank that receives", |request| unsafe {
-            (self.calls.send)(bytes.as_ptr() as Address, n, c.byte, to, 0, c.world, request)
-        })
-    }
-
-    fn receive(&self, from: usize, bytes: &mut [u8]) -> TensorResult<()> {
-        let (c, n, from) = (&self.constants, count(bytes.len())?, count(from)?);
-        // SAFETY: into that many bytes, which outlive the wait.
-        self.complete("a rank that sends", |request| unsafe {
-            (self.calls.receive)(bytes.as_mut_ptr().cast(), n, c.byte, from, 0, c.world, request)
-        })
     }
 
     fn abort(&self, code: i32) {
         // SAFETY: the world is alive; the call ends every rank.
         unsafe { (self.calls.abort)(self.constants.world, code) };
     }
+}
+
+/// How many values an exchange moves from where to where.
+struct Counts {
+    sent: Vec<c_int>,
+    begins: Vec<c_int>,
+    received: Vec<c_int>,
+    places: Vec<c_int>,
+}
+
+impl Counts {
+    fn new(world: &World, from: usize, bounds: &[usize], to: usize) -> TensorResult<Counts> {
+        let own = bounds[world.rank + 1] - bounds[world.rank];
+        assert!(bounds.len() == world.size + 1 && bounds[world.size] <= from && to == own * world.size);
+        Ok(Counts {
+            sent: bounds.windows(2).map(|b| count(b[1] - b[0])).collect::<TensorResult<_>>()?,
+            begins: bounds.iter().map(|b| count(*b)).collect::<TensorResult<_>>()?,
+            received: vec![count(own)?; world.size],
+            places: (0..world.size).map(|r| count(r * own)).collect::<TensorResult<_>>()?,
+        })
+    }
+
+    /// Begins the exchange of `from` and `to`.
+    ///
+    /// # Safety
+    /// The memory is as large as was said to `new`, and it and these counts stay until the request is done.
+    unsafe fn exchange(&self, world: &World, from: *const f32, to: *mut f32, request: &mut Handle) -> c_int {
+        let c = &world.constants;
+        let (sent, begins, received, places) = (self.sent.as_ptr(), self.begins.as_ptr(), self.received.as_ptr(), self.places.as_ptr());
+        // SAFETY: the caller's promise.
+        unsafe { (world.calls.all_to_all)(from as Address, sent, begins, c.float, to.cast(), received, places, c.float, c.world, request) }
+    }
+}
+
+const EXCHANGE: &str = "the exchange of gradients";
+
+/// An exchange under way. A thread asks for its end, since data moves only while somebody calls the library.
+struct Running {
+    world: Arc<World>,
+    /// Memory of the call, the library's until the end.
+    all: Exchanged,
+    _counts: Counts,
+    request: Handle,
+    thread: Option<JoinHandle<TensorResult<()>>>,
+    over: bool,
+}
+
+impl Running {
+    fn end(&mut self) -> TensorResult<()> {
+        if std::mem::replace(&mut self.over, true) {
+            return Ok(());
+        }
+        match self.thread.take() {
+            Some(thread) => thread.join().unwrap_or_else(|_| Err(TensorError::Rank(format!("the thread of {EXCHANGE} panicked")))),
+            None => self.world.finish(EXCHANGE, self.request, SPIN),
+        }
+    }
+}
+
+impl PendingExchange for Running {
+    fn wait(mut self: Box<Self>) -> TensorResult<Exchanged> {
+        self.end()?;
+        Ok(Exchanged { sent: std::mem::take(&mut self.all.sent), received: std::mem::take(&mut self.all.received) })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its memory must not go before.
+        let _ = self.end();
+    }
+}
+
+impl Transport for Mpi {
+    fn rank(&self) -> usize {
+        self.0.rank
+    }
+    fn size(&self) -> usize {
+        self.0.size
+    }
+    fn local_rank(&self) -> usize {
+        self.0.local_rank
+    }
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()> {
+        let counts = Counts::new(&self.0, from.len(), bounds, to.len())?;
+        // SAFETY: the counts stay within both buffers, which outlive the wait, as the lists do.
+        self.0.complete(EXCHANGE, |request| unsafe { counts.exchange(&self.0, from.as_ptr(), to.as_mut_ptr(), request) })
+    }
+
+    fn start_exchange(&self, from: Vec<f32>, bounds: &[usize], to: Vec<f32>) -> TensorResult<Box<dyn PendingExchange>> {
+        let mut all = Exchanged { sent: from, received: to };
+        all.received.resize((bounds[self.0.rank + 1] - bounds[self.0.rank]) * self.0.size, 0.0);
+        let counts = Counts::new(&self.0, all.sent.len(), bounds, all.received.len())?;
+        // SAFETY: buffers and lists are on the heap, and stay in `Running` until the request is done.
+        let start = |request: &mut Handle| unsafe { counts.exchange(&self.0, all.sent.as_ptr(), all.received.as_mut_ptr(), request) };
+        let request = self.0.start(EXCHANGE, start)?;
+        let world = self.0.clone();
+        // Where no thread is to be had, whoever waits asks for the end.
+        let thread =
+            std::thread::Builder::new().name("tl-exchange".into()).spawn(move || world.finish(EXCHANGE, request, Duration::ZERO)).ok();
+        Ok(Box::new(Running { world: self.0.clone(), all, _counts: counts, request, thread, over: false }))
+    }
+
+    fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {
+        let c = &self.0.constants;
+        assert!(bounds.len() == self.0.size + 1 && bounds[self.0.size] <= data.len());
+        let counts: Vec<c_int> = bounds.windows(2).map(|b| count(b[1] - b[0])).collect::<TensorResult<_>>()?;
+        let begins: Vec<c_int> = bounds.iter().map(|b| count(*b)).collect::<TensorResult<_>>()?;
+        // SAFETY: in place, within the buffer, which outlives the wait, as the lists do.
+        self.0.complete("the gathering of slices", |request| unsafe {
+            let data = data.as_mut_ptr().cast();
+            (self.0.calls.all_gather)(c.in_place as Address, 0, c.float, data, counts.as_ptr(), begins.as_ptr(), c.float, c.world, request)
+        })
+    }
+
+    fn library_sum(&self, data: &mut [f32]) -> TensorResult<bool> {
+        let c = &self.0.constants;
+        let n = count(data.len())?;
+        // SAFETY: in place, of that many values, which outlive the wait.
+        self.0.complete("the library's sum", |request| unsafe {
+            (self.0.calls.all_reduce)(c.in_place as Address, data.as_mut_ptr().cast(), n, c.float, c.sum, c.world, request)
+        })?;
+        Ok(true)
+    }
+
+    fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
+        let c = &self.0.constants;
+        let n = count(words.len())?;
+        // SAFETY: in place, of that many words, which outlive the wait.
+        self.0.complete("the ranks' agreement", |request| unsafe {
+            (self.0.calls.all_reduce)(c.in_place as Address, words.as_mut_ptr().cast(), n, c.word, c.max, c.world, request)
+        })
+    }
+
+    fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()> {
+        let c = &self.0.constants;
+        let n = count(bytes.len())?;
+        // SAFETY: of that many bytes, which outlive the wait.
+        self.0.complete("rank 0's settings", |request| unsafe {
+            (self.0.calls.broadcast)(bytes.as_mut_ptr().cast(), n, c.byte, 0, c.world, request)
+        })
+    }
+
+    fn send(&self, to: usize, bytes: &[u8]) -> TensorResult<()> {
+        let (c, n, to) = (&self.0.constants, count(bytes.len())?, count(to)?);
+        // SAFETY: of that many bytes, which outlive the wait; they are only read.
+        self.0.complete("a rank that receives", |request| unsafe {
+            (self.0.calls.send)(bytes.as_ptr() as Address, n, c.byte, to, 0, c.world, request)
+        })
+    }
+
+    fn receive(&self, from: usize, bytes: &mut [u8]) -> TensorResult<()> {
+        let (c, n, from) = (&self.0.constants, count(bytes.len())?, count(from)?);
+        // SAFETY: into that many bytes, which outlive the wait.
+        self.0.complete("a rank that sends", |request| unsafe {
+            (self.0.calls.receive)(bytes.as_mut_ptr().cast(), n, c.byte, from, 0, c.world, request)
+        })
+    }
+
+    fn abort(&self, code: i32) {
+        self.0.abort(code);
+    }
 
     fn leave(&self) {
-        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        let _turn = self.0.turn.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: nothing is called after.
-        unsafe { (self.calls.finalize)() };
+        unsafe { (self.0.calls.finalize)() };
     }
 }

@@ -80,10 +80,16 @@ pub fn reduce(ranks: &dyn Transport, data: &mut [f32], bounds: &[usize], receive
     let len = own.len();
     received.resize(len * size, 0.0);
     ranks.exchange(data, bounds, received)?;
+    add_parts(size, received, &mut data[own]);
+    Ok(())
+}
+
+/// The sum of `size` ranks' parts, one after the other in `received`, by the tree of their numbers.
+pub fn add_parts(size: usize, received: &mut [f32], sum: &mut [f32]) {
+    let len = sum.len();
     if len == 0 {
-        return Ok(());
+        return;
     }
-    let sum = &mut data[own];
     // Blocks that stay in the cache while the tree is walked.
     for at in (0..len).step_by(BLOCK) {
         let end = (at + BLOCK).min(len);
@@ -98,7 +104,17 @@ pub fn reduce(ranks: &dyn Transport, data: &mut [f32], bounds: &[usize], receive
         }
         sum[at..end].copy_from_slice(parts[0]);
     }
-    Ok(())
+}
+
+/// Where the parts of `bounds` begin in the window `range`, from its beginning, and the end.
+pub fn within(bounds: &[usize], range: &std::ops::Range<usize>) -> Vec<usize> {
+    bounds.iter().map(|b| b.clamp(&range.start, &range.end) - range.start).collect()
+}
+
+/// Windows of `range` of at most `most` values, a multiple of [`BLOCK`].
+pub fn windows(range: std::ops::Range<usize>, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let most = (most / BLOCK).max(1) * BLOCK;
+    range.clone().step_by(most).map(move |at| at..(at + most).min(range.end))
 }
 
 /// The sum of squares of each block of `values`, whose first begins at a multiple of [`BLOCK`]. NaN or infinity where a value is.
@@ -148,6 +164,10 @@ mod tests {
         assert_eq!(slices(10 * BLOCK + 5, 4), [0, 2 * BLOCK, 5 * BLOCK, 8 * BLOCK, 10 * BLOCK + 5]);
         assert_eq!(slices(5, 4), [0, 0, 0, 0, 5]);
         assert_eq!(slices(0, 2), [0, 0, 0]);
+        assert_eq!(within(&[0, 8, 20, 30], &(10..25)), [0, 0, 10, 15]);
+        let all: Vec<_> = windows(BLOCK..4 * BLOCK + 7, 2 * BLOCK + 1).collect();
+        assert_eq!(all, [BLOCK..3 * BLOCK, 3 * BLOCK..4 * BLOCK + 7]);
+        assert_eq!(windows(5..5, 1).count(), 0);
         assert_eq!(squares(&[1.0, 2.0]).collect::<Vec<_>>(), [5.0]);
         assert!(squares(&[f32::INFINITY, 1.0]).all(|s| s.is_infinite()));
     }

@@ -79,6 +79,28 @@ impl LayerStages {
         &self.bytes
     }
 
+    /// Checks before anything is loaded that the device of these weights has room for what it allocates for a part; weights that are read in place from
+    /// their file need none. `dtype` is as for [`LayerStages::load`].
+    ///
+    /// # Errors
+    /// [`TensorError::Rank`] with the part, its bytes and those that are free; those of reading the model's settings.
+    pub fn check_room(&self, part: usize, weights: Weights, dtype: Option<DType>) -> TensorResult<()> {
+        let (device, memory) = (weights.device().clone(), weights.device().buffer_pool_stats());
+        let Some(limit) = memory.limit else { return Ok(()) };
+        let free = limit.saturating_sub(memory.in_use - memory.mapped);
+        let (dtype, dry) = (dtype_of(&weights, dtype)?, device.dry_run());
+        let loaded = load_part(&weights.on(&dry), dtype, &self.part(part))?;
+        crate::eval::eval_all(&loaded.weights())?;
+        let needed = dry.memory().peak_allocated;
+        if needed <= free {
+            return Ok(());
+        }
+        let (layers, [needed, free]) = (&self.layers[part], [needed, free].map(|n| crate::io::human_bytes(n as u64)));
+        let (first, last) = (layers.start, layers.end - 1);
+        let m = format!("out of memory: layers {first}-{last} (part {part}) take {needed} of {}, where {free} are free", device.name());
+        Err(TensorError::Rank(format!("{m}; use more ranks or a smaller weight type")))
+    }
+
     fn part(&self, n: usize) -> Part {
         Part { layers: self.layers[n].clone(), ends: n == 0 }
     }

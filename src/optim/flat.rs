@@ -17,18 +17,39 @@ pub(crate) struct Summed {
     pub squares: f64,
 }
 
+/// Values of gradients in a piece at least, and pieces at most.
+const LEAST_PIECE: usize = 1 << 20;
+const MOST_PIECES: usize = 4;
+
 impl Optimizer {
     /// The length of each group's buffer.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.groups.iter().map(|g| g.flat.numel()).collect()
     }
 
-    /// The gradients collected so far, one tensor for each group, computed as one plan together with `also`, and forgotten by the parameters.
-    pub(crate) fn take_gradients(&mut self, also: &[&Tensor]) -> TensorResult<Vec<Tensor>> {
-        let grads = no_grad(|| self.groups.iter().map(Group::gradients).collect::<TensorResult<Vec<_>>>())?;
+    /// The pieces in which gradients are computed, the last layers' first, as a backward pass has them: for each piece, where its part of each group begins;
+    /// it ends where the piece before begins. They follow from the parameters alone.
+    pub(crate) fn pieces(&self) -> Vec<Vec<usize>> {
+        let pieces = (self.lengths().iter().sum::<usize>() / LEAST_PIECE).clamp(1, MOST_PIECES);
+        let begin = |g: &Group, at: usize| g.members.iter().map(|m| m.start).find(|start| *start >= at).unwrap_or(g.flat.numel());
+        (1..=pieces).map(|n| self.groups.iter().map(|g| begin(g, g.flat.numel() * (pieces - n) / pieces)).collect()).collect()
+    }
+
+    /// The gradients collected so far, not computed yet, and forgotten by the parameters: for each piece, the part of each group, `None` where it has none.
+    pub(crate) fn take_gradients(&mut self, pieces: &[Vec<usize>]) -> TensorResult<Vec<Vec<Option<Tensor>>>> {
+        let mut ends = self.lengths();
+        let mut all = Vec::new();
+        for begins in pieces {
+            let parts = self.groups.iter().zip(begins.iter().zip(&ends));
+            let part = |(g, (&begin, &end)): (&Group, (&usize, &usize))| match begin < end {
+                true => g.gradients_of(begin..end).map(Some),
+                false => Ok(None),
+            };
+            all.push(no_grad(|| parts.map(part).collect::<TensorResult<Vec<_>>>())?);
+            ends.clone_from(begins);
+        }
         self.zero_grad()?;
-        eval_all(&grads.iter().chain(also.iter().copied()).collect::<Vec<_>>())?;
-        Ok(grads)
+        Ok(all)
     }
 
     /// One update from a gradient that is known. Loss scale and clipping are as in [`Optimizer::step`], with the norm that is given.
@@ -64,6 +85,9 @@ impl Optimizer {
         for factor in &factors {
             grads = grads.iter().map(|g| g.mul(factor)).collect::<TensorResult<_>>()?;
         }
+        // Not inside of the rule's kernels: a driver may join this factor with the rule's own, in one way in a kernel that uses the product once, and in
+        // another where two states use it; and which states share a kernel depends on how long a slice is.
+        eval_all(&grads.iter().collect::<Vec<_>>())?;
         self.update(grads, keep.as_ref())
     }
 

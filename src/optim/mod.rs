@@ -521,7 +521,7 @@ impl Optimizer {
         for g in &self.groups {
             let gather = |prefix: &str| -> TensorResult<Tensor> {
                 let parts = g.members.iter().map(|m| find(format!("{prefix}.{}", m.name), &m.shape)).collect::<TensorResult<Vec<_>>>()?;
-                join(&g.members, &parts, g.flat.numel(), &device)
+                join(&g.members, &parts, 0..g.flat.numel(), &device)
             };
             let own = |whole: Tensor| if g.slice.is_none() { Ok(whole) } else { g.part(&whole) };
             let states = (0..g.states.len()).map(|k| own(gather(&format!("state{k}"))?)).collect::<TensorResult<Vec<_>>>()?;
@@ -566,9 +566,9 @@ impl Member {
 }
 
 /// Values one after the other as the members lie, with zeros between them where they do not meet.
-fn join(members: &[Member], values: &[Tensor], len: usize, device: &Device) -> TensorResult<Tensor> {
+fn join(members: &[Member], values: &[Tensor], range: Range<usize>, device: &Device) -> TensorResult<Tensor> {
     let mut pieces = Vec::new();
-    let mut end = 0;
+    let mut end = range.start;
     let fill = |pieces: &mut Vec<Tensor>, from: usize, to: usize| -> TensorResult<()> {
         if to > from {
             pieces.push(Tensor::zeros(&[to - from], DType::F32, device)?);
@@ -580,7 +580,7 @@ fn join(members: &[Member], values: &[Tensor], len: usize, device: &Device) -> T
         pieces.push(v.cast(DType::F32)?.flatten(0, -1)?);
         end = m.start + v.numel();
     }
-    fill(&mut pieces, end, len)?;
+    fill(&mut pieces, end, range.end)?;
     Tensor::cat(&pieces, 0)
 }
 
@@ -598,7 +598,7 @@ impl Group {
         let Some(first) = members.first() else { return Err(TensorError::Config("a group of parameters is empty".into())) };
         let device = first.param.get().device().clone();
         let values: Vec<Tensor> = members.iter().map(|m| m.param.get().detach()).collect();
-        let flat = join(&members, &values, start, &device)?;
+        let flat = join(&members, &values, 0..start, &device)?;
         let states = (0..rule.states()).map(|_| Tensor::zeros(&[start], DType::F32, &device)).collect::<TensorResult<Vec<_>>>()?;
         let weight_decay = g.weight_decay.unwrap_or(rule.weight_decay());
         Ok(Group { rule, members, flat, own: 0..start, slice: None, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
@@ -606,15 +606,21 @@ impl Group {
 
     /// All gradients, one after the other.
     fn gradients(&self) -> TensorResult<Tensor> {
-        let parts = self
-            .members
+        self.gradients_of(0..self.flat.numel())
+    }
+
+    /// The gradients of the members that begin in a range of the buffer, which begins and ends with members.
+    fn gradients_of(&self, range: Range<usize>) -> TensorResult<Tensor> {
+        let [first, end] = [range.start, range.end].map(|at| self.members.partition_point(|m| m.start < at));
+        let members = &self.members[first..end];
+        let parts = members
             .iter()
             .map(|m| match m.param.grad() {
                 Some(g) => Ok(g),
                 None => Tensor::zeros(&m.shape, DType::F32, self.flat.device()),
             })
             .collect::<TensorResult<Vec<_>>>()?;
-        join(&self.members, &parts, self.flat.numel(), self.flat.device())
+        join(members, &parts, range, self.flat.device())
     }
 
     /// Lets every parameter see its gradient in the group's buffer.

@@ -1,19 +1,24 @@
 //! Steps made of lanes: gradients of numbered streams of batches, summed in an order that their numbers alone decide, on one rank or on several.
 
 use super::adaptive::{AdaptiveBatch, rows_of};
+use super::buckets::{BucketSums, Buckets, Owners};
 use crate::device::Device;
-use crate::distributed::sums::{BLOCK, Tree, reduce, slices, squares};
+use crate::distributed::sums::{BLOCK, Tree, slices, squares, windows, within};
 use crate::distributed::{Ranks, Vote};
 use crate::error::{TensorError, TensorResult};
+use crate::eval::{Download, eval_all, frontier};
 use crate::nn::Module;
 use crate::optim::{Optimizer, Summed};
 use crate::tensor::Tensor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 /// Steps of a run that is defined by `lanes`. A lane is one stream of batches, as a run on one device is: its own examples, its own draws of dropout,
 /// its own gradient. A step's gradient is the mean over lanes, whose sum follows a fixed tree over their numbers. So 1, 2 and 4 [`Ranks`] make
 /// the same bits of 4 lanes, and a run goes on with another number of ranks. Each rank has equally many lanes, one after the other.
+///
+/// Gradients are computed in up to four pieces, the last layers' first, the same for any number of ranks. A lane's way to the host is hidden behind the next
+/// lane, and the exchange of a piece of the last lane behind the computing of the pieces after it.
 ///
 /// ```
 /// # use tensorlogic::distributed::Ranks;
@@ -43,8 +48,10 @@ pub struct LaneStep {
     lanes: usize,
     /// Whether each rank keeps the states of its slice alone.
     sharded: bool,
-    /// The parts of all ranks, in memory that is used again.
-    received: Vec<f32>,
+    /// Values in an exchange at most.
+    most: usize,
+    /// Memory for what arrives, used again.
+    memory: Vec<Vec<f32>>,
 }
 
 impl LaneStep {
@@ -67,11 +74,17 @@ impl LaneStep {
             let m = format!("{lanes} lanes on {size} rank(s): both must be powers of two, with at least one lane for each rank");
             return Err(TensorError::Config(m));
         }
-        Ok(LaneStep { ranks: ranks.clone(), lanes, sharded: false, received: Vec::new() })
+        Ok(LaneStep { ranks: ranks.clone(), lanes, sharded: false, most: MOST_EXCHANGED, memory: Vec::new() })
+    }
+
+    /// Ranks exchange at most so many values at once, rounded down to 4,096, but at least as many; without this, 2²⁸. It changes no bit.
+    pub fn exchange_at_most(mut self, values: usize) -> LaneStep {
+        self.most = values;
+        self
     }
 
     /// Each rank keeps the optimizer's states of its own slice of the parameters alone (Rajbhandari et al., 2020: ZeRO, stage 1), updates that slice, and
-    /// gets the others' new values. On the CPU the bits are those of whole states; a GPU's driver may round a slice's update differently. One rank keeps all of them.
+    /// gets the others' new values. The bits are those of whole states. One rank keeps all of them.
     ///
     /// # Errors
     /// The device's.
@@ -148,11 +161,17 @@ impl LaneStep {
         position: u64,
         loss: impl Fn(&[Tensor]) -> TensorResult<Tensor>,
     ) -> TensorResult<Tensor> {
-        let rows = batches.iter().map(|b| rows_of(b)).collect::<TensorResult<Vec<_>>>();
-        let most = self.ranks.all_ok(rows)?.into_iter().max().unwrap_or(0);
+        let most = self.ranks.all_ok(self.rows(batches))?;
         let mut attempt = adaptive.begin(most);
+        let (pieces, lengths) = (optimizer.pieces(), optimizer.lengths());
+        let owners = self.owners(optimizer);
+        let ranks = self.ranks.clone();
         let (sums, losses) = loop {
-            let own = self.gradients(adaptive, model, optimizer, batches, position, &loss);
+            let mut buckets = Buckets::new(&ranks, &pieces, &lengths, &owners, self.most, std::mem::take(&mut self.memory));
+            let losses = self.gradients(adaptive, (model, optimizer), batches, position, &loss, (&pieces, &mut buckets));
+            buckets.complete()?;
+            let sums = buckets.wait()?;
+            let own = losses.map(|losses| (sums, losses));
             let vote = match &own {
                 Ok(_) => Vote::GoOn,
                 Err(TensorError::OutOfMemory { .. }) if adaptive.can_shrink(most, &attempt) => Vote::Again,
@@ -174,64 +193,96 @@ impl LaneStep {
         Tensor::from_vec(vec![loss], &[], &Device::cpu())
     }
 
-    /// The sum of this rank's lanes for each group, and the loss of each lane.
+    /// The rows of the largest batch of this rank's lanes.
+    fn rows(&self, batches: &[Vec<Vec<Tensor>>]) -> TensorResult<usize> {
+        let (lanes, each) = (self.own().len(), batches.first().map_or(0, Vec::len));
+        if batches.len() != lanes || batches.iter().any(|b| b.len() != each) {
+            let lens = batches.iter().map(|b| b.len().to_string()).collect::<Vec<_>>().join(", ");
+            let m = format!("a step needs equally many batches for each of this rank's {lanes} lanes, not [{lens}]");
+            return Err(TensorError::Value(m));
+        }
+        batches.iter().try_fold(0, |most, b| Ok(rows_of(b)?.max(most)))
+    }
+
+    /// Who sums what of each group.
+    fn owners(&self, optimizer: &Optimizer) -> Vec<Owners> {
+        let of = |(bounds, len): (Vec<usize>, usize)| match self.sharded && bounds == slices(len, self.ranks.size()) {
+            true => Owners::Slices(bounds),
+            false => Owners::Even,
+        };
+        self.bounds(optimizer).into_iter().zip(optimizer.lengths()).map(of).collect()
+    }
+
+    /// Adds the gradients of this rank's lanes to the buckets, whose exchanges begin with the last lane. Gives the loss of each lane.
     fn gradients(
         &self,
         adaptive: &AdaptiveBatch,
-        model: &dyn Module,
-        optimizer: &mut Optimizer,
+        (model, optimizer): (&dyn Module, &mut Optimizer),
         batches: &[Vec<Vec<Tensor>>],
         position: u64,
         loss: &impl Fn(&[Tensor]) -> TensorResult<Tensor>,
-    ) -> TensorResult<(Vec<Vec<f32>>, Vec<f32>)> {
+        (pieces, buckets): (&[Vec<usize>], &mut Buckets<'_>),
+    ) -> TensorResult<Vec<f32>> {
         let streams = model.random_state();
-        let mut trees: Vec<Tree> = optimizer.lengths().iter().map(|_| Tree::default()).collect();
-        let mut losses = Vec::new();
-        for (lane, own) in self.own().zip(batches) {
-            // Each part of a batch draws once from each stream.
-            let draws = (position + (lane * own.len()) as u64).wrapping_mul(adaptive.parts() as u64) as u32;
-            model.load_random_state(&streams.iter().map(|(name, s)| (name.clone(), (s.0, draws))).collect())?;
-            let total = adaptive.accumulate(optimizer, own, 1.0 / self.lanes as f64, loss)?;
-            let grads = optimizer.take_gradients(&[&total])?;
-            let downloads = grads.iter().map(Tensor::download).collect::<TensorResult<Vec<_>>>()?;
-            for (tree, values) in trees.iter_mut().zip(downloads) {
-                tree.push(values.wait()?);
-            }
-            losses.push(total.item()? as f32);
+        let next = position.saturating_add((self.lanes * batches[0].len()) as u64);
+        if !streams.is_empty() {
+            draws_before(next, adaptive.parts())?;
         }
-        let next = (position + (self.lanes * batches[0].len()) as u64).wrapping_mul(adaptive.parts() as u64) as u32;
-        model.load_random_state(&streams.iter().map(|(name, s)| (name.clone(), (s.0, next))).collect())?;
-        Ok((trees.into_iter().map(|t| t.finish().unwrap_or_default()).collect(), losses))
+        let mut losses = Vec::new();
+        // What is computed and on its way to the host.
+        let mut under_way: VecDeque<UnderWay> = VecDeque::new();
+        for (lane, own) in self.own().zip(batches) {
+            let first = position + (lane * own.len()) as u64;
+            draw_from(model, &streams, first, adaptive.parts())?;
+            let total = adaptive.accumulate(optimizer, own, 1.0 / self.lanes as f64, loss)?;
+            check_draws(model, first + own.len() as u64, adaptive.parts())?;
+            let mut rest: VecDeque<_> = optimizer.take_gradients(pieces)?.into();
+            let last = lane + 1 == self.own().end;
+            for piece in 0..pieces.len() {
+                let grads = rest.pop_front().unwrap_or_default();
+                let values = compute(grads, &rest, (piece == 0).then_some(&total))?;
+                let before = under_way.len();
+                under_way.push_back(UnderWay { piece, values, last });
+                // What was submitted before this has had its time.
+                for n in 0..=before {
+                    if n < before || under_way.front().is_some_and(UnderWay::is_ready) {
+                        under_way.pop_front().map_or(Ok(()), |u| u.arrive(buckets))?;
+                    }
+                }
+            }
+            losses.push(total);
+        }
+        under_way.into_iter().try_for_each(|u| u.arrive(buckets))?;
+        draw_from(model, &streams, next, adaptive.parts())?;
+        losses.iter().map(|total| Ok(total.item()? as f32)).collect()
     }
 
-    /// Sums over the ranks: what this rank's update needs of the gradient, and the mean loss.
-    fn sum(&mut self, optimizer: &Optimizer, mut sums: Vec<Vec<f32>>, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
-        let size = self.ranks.size();
-        let even: Vec<Vec<usize>> = sums.iter().map(|s| slices(s.len(), size)).collect();
+    /// What this rank's update needs of the gradient's sums, and the mean loss.
+    fn sum(&mut self, optimizer: &Optimizer, mut sums: BucketSums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
+        let lengths = optimizer.lengths();
         // The losses, and the squares of each block by the rank that has its sum; the others' words are 0.
         let mut words = vec![0u64; self.lanes];
         words[self.own()].iter_mut().zip(&losses).for_each(|(w, l)| *w = u64::from(l.to_bits()));
-        for (sum, even) in sums.iter_mut().zip(&even) {
-            reduce(self.ranks.transport(), sum, even, &mut self.received)?;
-            let own = self.part(even);
-            let (first, all) = (words.len() + own.start / BLOCK, sum.len().div_ceil(BLOCK));
-            words.resize(words.len() + all, 0);
-            squares(&sum[own]).zip(&mut words[first..]).for_each(|(s, w)| *w = s.to_bits());
+        let mut firsts = Vec::new();
+        for len in &lengths {
+            firsts.push(words.len());
+            words.resize(words.len() + len.div_ceil(BLOCK), 0);
+        }
+        for (group, begin, own) in sums.own(self.ranks.rank()) {
+            squares(own).zip(&mut words[firsts[group] + begin / BLOCK..]).for_each(|(s, w)| *w = s.to_bits());
         }
         self.ranks.transport().max_words(&mut words)?;
         let (losses, blocks) = words.split_at(self.lanes);
         let squares = blocks.iter().map(|w| f64::from_bits(*w)).sum();
         let mut tree = Tree::default();
         losses.iter().for_each(|w| tree.push(vec![f32::from_bits(*w as u32)]));
-        let bounds = self.bounds(optimizer);
-        let mut grads = Vec::new();
-        for ((mut sum, even), own) in sums.into_iter().zip(even).zip(bounds) {
-            // Every rank decides alike: also one whose own part is there already.
-            if size > 1 && !(self.sharded && own == even) {
-                self.ranks.transport().gather(&mut sum, &even)?;
-            }
-            let own = if self.sharded { self.part(&own) } else { 0..sum.len() };
-            grads.push(if own.len() == sum.len() { sum } else { sum[own].to_vec() });
+        // Every rank decides alike: also one whose own part is there already.
+        let gathered = self.owners(optimizer).iter().map(|o| matches!(o, Owners::Even) && self.ranks.size() > 1).collect::<Vec<_>>();
+        self.memory = std::mem::take(&mut sums.memory);
+        let mut grads = sums.whole(&self.ranks, &lengths, &gathered)?;
+        if self.sharded {
+            let bounds = self.bounds(optimizer);
+            grads.iter_mut().zip(&bounds).for_each(|(g, b)| *g = g[self.part(b)].to_vec());
         }
         Ok((Summed { grads, squares }, tree.finish().and_then(|l| l.first().copied()).unwrap_or(f32::NAN)))
     }
@@ -251,7 +302,9 @@ impl LaneStep {
         for ((own, bounds), len) in own.into_iter().zip(self.bounds(optimizer)).zip(optimizer.lengths()) {
             let mut whole = vec![0.0; len];
             whole[self.part(&bounds)].copy_from_slice(&own);
-            self.ranks.transport().gather(&mut whole, &bounds)?;
+            for range in windows(0..len, self.most) {
+                self.ranks.transport().gather(&mut whole[range.clone()], &within(&bounds, &range))?;
+            }
             out.push(whole);
         }
         Ok(out)
@@ -325,6 +378,76 @@ impl LaneStep {
                     format!("the parameter {} of rank {rank} differs from rank 0's: one of them computed or stored it wrongly", names[at]);
                 Err(self.ranks.all_failed(m))
             }
+        }
+    }
+}
+
+/// Values in an exchange at most: MPI counts up to 2³¹ − 1, and what arrives takes as much memory again.
+const MOST_EXCHANGED: usize = 1 << 28;
+
+/// A piece of a lane's gradient on its way to the host.
+struct UnderWay {
+    piece: usize,
+    /// For each group.
+    values: Vec<Option<Download>>,
+    /// Whether no other lane follows.
+    last: bool,
+}
+
+impl UnderWay {
+    fn is_ready(&self) -> bool {
+        self.values.iter().flatten().all(Download::is_ready)
+    }
+
+    /// Waits for the values, and adds them; the last lane's are exchanged.
+    fn arrive(self, buckets: &mut Buckets<'_>) -> TensorResult<()> {
+        let values = self.values.into_iter().map(|v| v.map(Download::wait::<f32>).transpose()).collect::<TensorResult<_>>()?;
+        buckets.add(self.piece, values);
+        if self.last { buckets.start(self.piece) } else { Ok(()) }
+    }
+}
+
+/// Computes a piece of the gradient, with what the rest of it needs of the same work.
+fn compute(grads: Vec<Option<Tensor>>, rest: &VecDeque<Vec<Option<Tensor>>>, also: Option<&Tensor>) -> TensorResult<Vec<Option<Download>>> {
+    let roots: Vec<&Tensor> = grads.iter().flatten().chain(also).collect();
+    let later: Vec<&Tensor> = rest.iter().flatten().flatten().collect();
+    let common = frontier(&roots, &later);
+    eval_all(&roots.into_iter().chain(&common).collect::<Vec<_>>())?;
+    grads.iter().map(|g| g.as_ref().map(Tensor::download).transpose()).collect()
+}
+
+/// The streams of a model's dropout: seed and draws by name.
+type Streams = BTreeMap<String, (u64, u32)>;
+
+/// The draws that come before a batch of this number: each part of a batch draws once from each stream.
+fn draws_before(batch: u64, parts: usize) -> TensorResult<u32> {
+    batch.checked_mul(parts as u64).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
+        TensorError::Unsupported(format!(
+            "dropout of batch {batch} in {parts} parts: a stream's 2³² draws are used up; begin a new run with another seed"
+        ))
+    })
+}
+
+/// The model's dropout draws from here on as a batch of this number does.
+fn draw_from(model: &dyn Module, streams: &Streams, batch: u64, parts: usize) -> TensorResult<()> {
+    if streams.is_empty() {
+        return Ok(());
+    }
+    let draws = draws_before(batch, parts)?;
+    model.load_random_state(&streams.iter().map(|(name, s)| (name.clone(), (s.0, draws))).collect())
+}
+
+/// A lane must not draw what the next one draws, whose first batch has this number.
+fn check_draws(model: &dyn Module, next: u64, parts: usize) -> TensorResult<()> {
+    let streams = model.random_state();
+    if streams.is_empty() {
+        return Ok(());
+    }
+    let end = draws_before(next, parts)?;
+    match streams.iter().find(|(_, s)| s.1 > end) {
+        None => Ok(()),
+        Some((name, _)) => {
+            Err(TensorError::Unsupported(format!("{name} draws more than once in a forward pass: lanes would draw the same numbers")))
         }
     }
 }

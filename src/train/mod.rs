@@ -1,6 +1,7 @@
 //! Training support: steps that adapt to the available memory, steps of lanes for several ranks, and checkpoints to resume from.
 
 mod adaptive;
+mod buckets;
 mod checkpoints;
 mod lanes;
 

@@ -1,0 +1,161 @@
+//! Gradients' sums over ranks in buckets, each of which is exchanged while the next is computed.
+
+use crate::distributed::sums::{BLOCK, Tree, add_parts, slices, windows, within};
+use crate::distributed::{PendingExchange, Ranks};
+use crate::error::TensorResult;
+use std::ops::Range;
+
+/// Values of a group that are exchanged together. It begins at a multiple of [`BLOCK`].
+struct Bucket {
+    group: usize,
+    range: Range<usize>,
+    /// Where each rank's part begins in it, and the end.
+    bounds: Vec<usize>,
+}
+
+/// How a group's buffer is distributed over ranks.
+pub(super) enum Owners {
+    /// Each bucket evenly.
+    Even,
+    /// As these slices of the whole buffer, whose bounds are multiples of [`BLOCK`].
+    Slices(Vec<usize>),
+}
+
+/// The sums of one step, under way.
+pub(super) struct Buckets<'a> {
+    ranks: &'a Ranks,
+    /// For each piece of the gradient, where its part of each group begins.
+    pieces: &'a [Vec<usize>],
+    /// This rank's lanes, for each piece and group.
+    trees: Vec<Vec<Tree>>,
+    buckets: Vec<Bucket>,
+    /// How many pieces' buckets come up to each piece's end.
+    ends: Vec<usize>,
+    started: Vec<Box<dyn PendingExchange>>,
+    /// Values of each group that wait for the rest of their block.
+    left: Vec<Vec<f32>>,
+    /// Memory for what arrives, used again.
+    memory: Vec<Vec<f32>>,
+}
+
+impl<'a> Buckets<'a> {
+    /// For groups of these lengths. Exchanges have at most `most` values.
+    pub fn new(
+        ranks: &'a Ranks,
+        pieces: &'a [Vec<usize>],
+        lengths: &[usize],
+        owners: &[Owners],
+        most: usize,
+        memory: Vec<Vec<f32>>,
+    ) -> Self {
+        let mut buckets = Vec::new();
+        let mut ends = Vec::new();
+        let mut from: Vec<usize> = lengths.to_vec();
+        for begins in pieces {
+            for (group, (&begin, end)) in begins.iter().zip(&mut from).enumerate() {
+                // A block goes with the piece that its beginning belongs to.
+                let begin = begin.next_multiple_of(BLOCK).min(*end);
+                for range in windows(begin..*end, most) {
+                    let bounds = match &owners[group] {
+                        Owners::Even => slices(range.len(), ranks.size()),
+                        Owners::Slices(bounds) => within(bounds, &range),
+                    };
+                    buckets.push(Bucket { group, range, bounds });
+                }
+                *end = begin;
+            }
+            ends.push(buckets.len());
+        }
+        let trees = pieces.iter().map(|p| p.iter().map(|_| Tree::default()).collect()).collect();
+        Buckets { ranks, pieces, trees, buckets, ends, started: Vec::new(), left: vec![Vec::new(); lengths.len()], memory }
+    }
+
+    /// A lane's values of a piece, for each group; none of a group that has none in it.
+    pub fn add(&mut self, piece: usize, values: Vec<Option<Vec<f32>>>) {
+        for (tree, values) in self.trees[piece].iter_mut().zip(values) {
+            values.into_iter().for_each(|v| tree.push(v));
+        }
+    }
+
+    /// This rank has added all its lanes of a piece: its exchanges begin. Pieces come in order.
+    pub fn start(&mut self, piece: usize) -> TensorResult<()> {
+        let trees = std::mem::take(&mut self.trees[piece]);
+        let mut values: Vec<Vec<f32>> = trees.into_iter().map(|t| t.finish().unwrap_or_default()).collect();
+        let first = self.started.len();
+        for (group, (own, left)) in values.iter_mut().zip(&mut self.left).enumerate() {
+            own.append(left);
+            let begin = self.pieces[piece][group];
+            let end = begin + own.len();
+            let kept = begin.next_multiple_of(BLOCK).min(end) - begin;
+            *left = own[..kept].to_vec();
+        }
+        for at in first..self.ends[piece] {
+            let bucket = &self.buckets[at];
+            let (begin, own) = (self.pieces[piece][bucket.group], &mut values[bucket.group]);
+            let range = bucket.range.start - begin..bucket.range.end - begin;
+            let sent = if range == (0..own.len()) { std::mem::take(own) } else { own[range].to_vec() };
+            self.begin(at, sent)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, at: usize, values: Vec<f32>) -> TensorResult<()> {
+        let memory = self.memory.pop().unwrap_or_default();
+        self.started.push(self.ranks.transport().start_exchange(values, &self.buckets[at].bounds, memory)?);
+        Ok(())
+    }
+
+    /// Takes part in the exchanges that were not begun, whatever this rank met: the others wait for it.
+    pub fn complete(&mut self) -> TensorResult<()> {
+        for at in self.started.len()..self.buckets.len() {
+            self.begin(at, vec![0.0; self.buckets[at].range.len()])?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all exchanges, and sums what arrived.
+    pub fn wait(self) -> TensorResult<BucketSums> {
+        let (rank, size) = (self.ranks.rank(), self.ranks.size());
+        let mut memory = self.memory;
+        let mut sums = Vec::new();
+        for (bucket, started) in self.buckets.into_iter().zip(self.started) {
+            let mut all = started.wait()?;
+            let own = bucket.bounds[rank]..bucket.bounds[rank + 1];
+            add_parts(size, &mut all.received, &mut all.sent[own]);
+            memory.push(all.received);
+            sums.push((bucket, all.sent));
+        }
+        Ok(BucketSums { sums, memory })
+    }
+}
+
+/// Buckets whose own parts are sums over all ranks.
+pub(super) struct BucketSums {
+    sums: Vec<(Bucket, Vec<f32>)>,
+    pub memory: Vec<Vec<f32>>,
+}
+
+impl BucketSums {
+    /// The parts of which this rank has the sums: group, where the part begins, values.
+    pub fn own(&self, rank: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
+        self.sums.iter().map(move |(b, values)| (b.group, b.range.start + b.bounds[rank], &values[b.bounds[rank]..b.bounds[rank + 1]]))
+    }
+
+    /// Whole buffers of the groups of these lengths. Where `gathered` says so of a group, everybody's sums are in it, else this rank's own.
+    pub fn whole(self, ranks: &Ranks, lengths: &[usize], gathered: &[bool]) -> TensorResult<Vec<Vec<f32>>> {
+        let mut whole: Vec<Vec<f32>> = lengths.iter().map(|_| Vec::new()).collect();
+        for (bucket, mut values) in self.sums {
+            if gathered[bucket.group] {
+                ranks.transport().gather(&mut values, &bucket.bounds)?;
+            }
+            let (all, len) = (&mut whole[bucket.group], lengths[bucket.group]);
+            if values.len() == len {
+                *all = values;
+            } else {
+                all.resize(len, 0.0);
+                all[bucket.range].copy_from_slice(&values);
+            }
+        }
+        Ok(whole)
+    }
+}
