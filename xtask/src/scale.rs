@@ -5,7 +5,7 @@
 //! - Gradients leave in buckets, the last lane's alone, once a bucket's share of the backward pass (two thirds of a lane) is done; one bucket is exchanged at a time.
 //! - An exchange begins when the last rank is there. Each rank sends (N − 1)/N of the bytes and receives as many, by a link that carries both at once, and pays
 //!   `latency` for each of the N − 1 messages; the sum then takes `sum` seconds a byte on the host. Twice the bytes move: sums to their owners, and back.
-//! - No congestion: a switch carries all links at full rate. Ranks of one machine share its link (`--local`).
+//! - No congestion: a switch carries all links at full rate, and each rank has a link of its own.
 //! - Ranks on one machine with fewer cores than ranks take turns (`--cores`): compute and sums are slower by that factor.
 //! - The gradient's way between GPU and host takes `copy` seconds a byte, each way, and is not hidden.
 //! - Each rank updates everything; evaluation, saves and reading of text cost nothing.
@@ -148,6 +148,7 @@ pub fn run(args: &[String], usage: &str) -> Result<bool, String> {
     let (mut given, mut measured, mut lanes_a_rank) = (false, Vec::new(), 2);
     for pair in args.chunks(2) {
         let [name, value] = pair else { return Err(usage.into()) };
+        let missing = || format!("{name} {value}: expected a positive number");
         let number = || value.parse::<f64>().map_err(|_| format!("{name} {value}: not a number"));
         match name.as_str() {
             "--link" => return link(number()? as usize),
@@ -166,14 +167,23 @@ pub fn run(args: &[String], usage: &str) -> Result<bool, String> {
             "--measured" => {
                 for pair in value.split(',') {
                     let (ranks, ms) = pair.split_once(':').ok_or(format!("--measured {value}: expected RANKS:MS,…"))?;
-                    let parse = |t: &str| t.parse::<f64>().map_err(|_| format!("--measured {value}: {t} is not a number"));
-                    measured.push((parse(ranks)? as usize, parse(ms)? / 1e3));
+                    let positive = |t: &str| t.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0).ok_or_else(missing);
+                    measured.push((ranks.parse::<usize>().map_err(|_| missing())?, positive(ms)? / 1e3));
                 }
             }
             _ => return Err(format!("{name} is unknown\n{usage}")),
         }
     }
-    if given { Ok(compare(&run, &measured)) } else { Ok(predict(&run, lanes_a_rank)) }
+    if !given {
+        return if measured.is_empty() { Ok(predict(&run, lanes_a_rank.max(1))) } else { Err("--measured: which --lanes?".into()) };
+    }
+    if measured.is_empty() {
+        return Err("--lanes: with what is the model compared? --measured RANKS:MS,…".into());
+    }
+    match measured.iter().find(|(ranks, _)| run.lanes == 0 || !run.lanes.is_multiple_of(*ranks)) {
+        Some((ranks, _)) => Err(format!("--measured {ranks}:…: {} lanes cannot be shared evenly by {ranks} ranks", run.lanes)),
+        None => Ok(compare(&run, &measured)),
+    }
 }
 
 /// The model beside what was measured; whether all is within a tenth.
@@ -211,6 +221,9 @@ fn predict(run: &Run, lanes_a_rank: usize) -> bool {
 fn link(bytes: usize) -> Result<bool, String> {
     let ranks = join(RANK_TIMEOUT, |words| eprintln!("{words}")).map_err(|e| e.to_string())?;
     let (size, transport) = (ranks.size(), ranks.transport());
+    if size < 2 || bytes < 4 {
+        return Err("--link BYTES: measures what ranks exchange; start at least two by mpirun, with at least 4 bytes".into());
+    }
     let best = |mut work: Box<dyn FnMut() -> Result<(), String> + '_>| -> Result<f64, String> {
         let mut best = Duration::MAX;
         for _ in 0..12 {
@@ -229,6 +242,24 @@ fn link(bytes: usize) -> Result<bool, String> {
     let exchange = best(Box::new(|| transport.exchange(&data, &bounds, &mut to).map_err(|e| e.to_string())))?;
     let reduce = best(Box::new(|| sums::reduce(transport, &mut data, &bounds, &mut received).map_err(|e| e.to_string())))?;
     let gather = best(Box::new(|| transport.gather(&mut data, &bounds).map_err(|e| e.to_string())))?;
+    // The library's own sum of the same bytes, in turn with ours: each round both, the best of each.
+    let mut both = [f64::MAX; 2];
+    for _ in 0..12 {
+        for (n, best) in both.iter_mut().enumerate() {
+            transport.max_words(&mut [0]).map_err(|e| e.to_string())?;
+            let start = Instant::now();
+            let done = match n {
+                0 => sums::reduce(transport, &mut data, &bounds, &mut received)
+                    .and_then(|()| transport.gather(&mut data, &bounds))
+                    .map(|()| true),
+                _ => transport.library_sum(&mut data),
+            };
+            if done.map_err(|e| e.to_string())? {
+                *best = best.min(start.elapsed().as_secs_f64());
+            }
+            data.fill(1.0);
+        }
+    }
     if ranks.is_first() {
         let moved = bytes as f64 * (size - 1) as f64 / size as f64;
         println!("{size} ranks by {}, {bytes} bytes, best of 12", transport.name());
@@ -239,6 +270,7 @@ fn link(bytes: usize) -> Result<bool, String> {
             moved / gather / 1e9
         );
         println!("sums {:.3} ns a byte, exchange and gather {:.2} ms", (reduce - exchange).max(0.0) / moved * 1e9, (reduce + gather) * 1e3);
+        println!("in turn: ours {:.2} ms, MPI_Allreduce {:.2} ms, ratio {:.2}", both[0] * 1e3, both[1] * 1e3, both[0] / both[1]);
     }
     ranks.leave();
     Ok(true)
@@ -285,5 +317,33 @@ mod tests {
         let (one, many) = (uneven.step(1) - 0.02, Run { link: 1e15, ..uneven }.step(64) - 0.02);
         // The largest of 64 draws from 0 to 1 is 64/65 on average, a single one 1/2.
         assert!((one / 6.4 - 1.25).abs() < 0.05 && (many / 0.1 - 1.492).abs() < 0.01, "{one} {many}");
+    }
+
+    #[test]
+    fn arguments_that_mean_nothing_are_errors() {
+        let run = |line: &str| run(&line.split_whitespace().map(String::from).collect::<Vec<_>>(), "usage");
+        for (line, text) in [
+            ("--lanes 4", "with what is the model compared"),
+            ("--measured 1:5", "which --lanes"),
+            ("--lanes 4 --measured 0:5", "shared evenly by 0 ranks"),
+            ("--lanes 4 --measured 8:5", "shared evenly by 8 ranks"),
+            ("--lanes 4 --measured 3:5", "shared evenly by 3 ranks"),
+            ("--lanes 4 --measured 2:0", "expected a positive number"),
+            ("--lanes 4 --measured 2", "expected RANKS:MS"),
+            ("--link 1000", "start at least two by mpirun"),
+            ("--lanes", "usage"),
+            ("--nothing 1", "--nothing is unknown"),
+        ] {
+            let e = run(line).unwrap_err();
+            assert!(e.contains(text), "{line}: {e}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_away_by_more_than_a_tenth_fails() {
+        let [one, two] = [1, 2].map(|ranks| PLAIN.step(ranks));
+        assert!(compare(&PLAIN, &[(1, one), (2, two / 1.09)]));
+        assert!(!compare(&PLAIN, &[(1, one), (2, two / 1.11)]));
+        assert!(!compare(&PLAIN, &[(1, one * 1.2), (2, two)]));
     }
 }
