@@ -55,6 +55,7 @@ impl RankGroup {
         let (stages, model) = if size > 1 {
             together(&self.ranks, Ok(()))?;
             check_device(&model.device, &self.args, &self.ranks, weights.device())?;
+            check_room(&self.ranks, weights, dtype, &open)?;
             LayerStages::lead(Ok(weights), dtype, &self.ranks).map_err(unreadable)?
         } else {
             let stages = LayerStages::of(weights, model.devices().count()).map_err(unreadable)?;
@@ -77,10 +78,11 @@ pub fn run(
     args: &RankArgs,
     model: &ModelArgs,
     global: Global,
-    open: impl FnOnce(&Device) -> Result<Weights, Failure>,
+    open: impl Fn(&Device) -> Result<Weights, Failure>,
     lead: impl FnOnce(&RankGroup, Global) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let team = RankGroup { ranks: ranks::join(args)?, args: args.clone() };
+    ranks::note_binding(&team.ranks, ranks::global_of(&team.ranks, global))?;
     if team.ranks.size() == 1 {
         return ranks::end(&team.ranks, lead(&team, global));
     }
@@ -94,9 +96,21 @@ pub fn run(
     ranks::end(&team.ranks, result)
 }
 
-fn follow(team: &RankGroup, model: &ModelArgs, open: impl FnOnce(&Device) -> Result<Weights, Failure>) -> Result<(), Failure> {
+/// Whether every rank has room for its part, before any loads it.
+fn check_room(
+    ranks: &Ranks,
+    weights: &Weights,
+    dtype: Option<DType>,
+    open: impl Fn(&Device) -> Result<Weights, Failure>,
+) -> Result<(), Failure> {
+    let room = || Ok(LayerStages::of(weights, ranks.size())?.check_room(ranks.rank(), open(weights.device())?, dtype)?);
+    together(ranks, room())
+}
+
+fn follow(team: &RankGroup, model: &ModelArgs, open: impl Fn(&Device) -> Result<Weights, Failure>) -> Result<(), Failure> {
     let opened = team.device(model).and_then(|device| open(&device));
     let weights = together(&team.ranks, opened)?;
     check_device(&model.device, &team.args, &team.ranks, weights.device())?;
+    check_room(&team.ranks, &weights, model.dtype()?, open)?;
     Ok(stages::follow(Ok(&weights), &team.ranks)?)
 }

@@ -55,6 +55,35 @@ pub fn end(ranks: &Ranks, result: Result<(), Failure>) -> Result<(), Failure> {
     })
 }
 
+/// How many processors a list such as `0-3,8` names.
+fn processors(list: &str) -> usize {
+    let number = |t: &str| t.trim().parse::<usize>().ok();
+    list.split(',')
+        .filter_map(|part| part.split_once('-').map_or(number(part).map(|_| 1), |(a, b)| Some(number(b)? + 1 - number(a)?)))
+        .sum()
+}
+
+/// Notes where a rank may use fewer processors than its machine has, and than its threads want: launchers bind ranks to cores, some of them to one each.
+pub fn note_binding(ranks: &Ranks, global: Global) -> Result<(), Failure> {
+    if ranks.size() == 1 {
+        return Ok(());
+    }
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let own = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).map_or(0, processors);
+    let all = processors(&read("/sys/devices/system/cpu/online"));
+    let wanted = std::env::var("TL_NUM_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(all).min(all);
+    let words = ranks.gather_words(if own < wanted { (own as u64) << 32 | all as u64 } else { 0 })?;
+    let bound = words.iter().enumerate().filter(|(_, w)| **w != 0).min_by_key(|(_, w)| **w >> 32);
+    if let (Some((rank, w)), false) = (bound, global.quiet) {
+        let (own, all) = (w >> 32, w & u64::from(u32::MAX));
+        let m =
+            format!("rank {rank} may use {own} of its machine's {all} processors: with Open MPI, mpirun --bind-to none lets it use all");
+        output::note(&format!("tl: {m}"));
+    }
+    Ok(())
+}
+
 /// Passes a result on where all ranks have one. Where one has an error, it is the end of all.
 pub fn together<T>(ranks: &Ranks, result: Result<T, Failure>) -> Result<T, Failure> {
     if result.is_err() {
@@ -96,4 +125,14 @@ pub fn check_device(name: &str, args: &RankArgs, ranks: &Ranks, device: &Device)
         _ => named(),
     };
     Ok(check_devices(ranks, &address.map_or(String::new(), |c| c.address))?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lists_of_processors_are_counted() {
+        for (list, n) in [("0-3,8", 5), ("\t0-1\n", 2), ("7", 1), ("", 0)] {
+            assert_eq!(super::processors(list), n, "{list:?}");
+        }
+    }
 }

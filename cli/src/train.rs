@@ -10,7 +10,7 @@ mod trainer;
 use crate::energy::{StepEnergy, TrainingEnergy};
 use crate::generate::{profile_into, profiled};
 use crate::output::{self, Failure};
-use crate::ranks::{RankArgs, check_device, end, global_of, join, open_device, together};
+use crate::ranks::{RankArgs, check_device, end, global_of, join, note_binding, open_device, together};
 use crate::{Global, interrupt};
 use clap::Args;
 use corpus::Corpus;
@@ -113,7 +113,8 @@ impl Pending {
 /// Runs the subcommand.
 pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     let ranks = join(&args.ranks)?;
-    let result = run_rank(args, global_of(&ranks, global), &ranks);
+    let global = global_of(&ranks, global);
+    let result = note_binding(&ranks, global).and_then(|()| run_rank(args, global, &ranks));
     end(&ranks, result)
 }
 
@@ -182,6 +183,7 @@ fn start(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failu
     let start = together(ranks, start)?;
     ranks::check_corpus(ranks, &start.corpus)?;
     check_device(&args.device, &args.ranks, ranks, &start.device)?;
+    ranks::compare_means(ranks, &start.device, global)?;
     Ok(start)
 }
 

@@ -72,6 +72,37 @@ fn layers_on_a_gpu_write_the_same_text() {
     assert!(err.contains("on 2 devices"), "{err}");
 }
 
+/// Weights 1.8 times as large as one rank may have, on the GPU under test (a CPU reads them in place).
+#[test]
+fn two_ranks_hold_a_model_that_one_cannot() {
+    let (Some(mpi), Some(device)) = (mpi(), common::selector()) else { return };
+    let _turn = turn();
+    let tl = common::command(env!("CARGO_BIN_EXE_tl"));
+    let run = |mut c: Command, args: &str, limit: Option<u64>, code: Option<i32>, err: &str| {
+        c.arg(tl.get_program()).args(tl.get_args());
+        settle(&mut c, &format!("{args} -m {} --ctx 64 --dtype f32 --device {device}", tiny()));
+        limit.map(|n| c.env("TL_MEM_LIMIT", n.to_string()));
+        check(c, code, "", err).0
+    };
+    let one = || Command::new("env");
+    let two = || {
+        let mut c = launcher(&mpi, "openmpi");
+        c.args(["-n", "2"]);
+        c
+    };
+    let plan = run(one(), "plan --prompt 8 --json", None, Some(0), "");
+    let field = |name: &str| plan.split(&format!("\"{name}\":")).nth(1).unwrap().split([',', '}']).next().unwrap().parse::<u64>().unwrap();
+    let (weights, peak) = (field("weights"), field("peak_allocated"));
+    let limit = weights * 10 / 18 + (peak - weights);
+    let generate = "generate --raw ROMEO: -n 24";
+    let expected = run(one(), generate, None, Some(0), "");
+    run(one(), generate, Some(limit), None, "out of memory");
+    let generate = format!("{generate} --share-device");
+    assert_eq!(run(two(), &generate, Some(limit), Some(0), "on 2 ranks"), expected);
+    // Less than a part needs is noticed before one is loaded, and named.
+    run(two(), &generate, Some(weights / 4), None, "out of memory: layers 0-");
+}
+
 #[test]
 fn devices_of_a_list_share_the_layers() {
     let _turn = turn();

@@ -113,6 +113,13 @@ fn two_replicas_answer_as_one() {
     let address = balance(replicas.iter().map(|r| r.address.clone()).collect());
     let expected = complete(&replicas[0].address, "ROMEO:");
     let before = [0, 1].map(|n| written(&replicas[n].address));
+    // What gateways ask a replica: whether it is ready, and how much it has to do, by vLLM's names.
+    let (ready, metrics) = (get(&replicas[0].address, "/ready").unwrap(), get(&replicas[0].address, "/metrics").unwrap());
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    for name in ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"] {
+        let value = |prefix: &str| metrics.lines().find_map(|l| l.strip_prefix(&format!("{prefix}{name} "))).map(String::from);
+        assert!(value("vllm:").is_some() && value("vllm:") == value("tl_"), "{name}: {metrics}");
+    }
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let address = address.clone();

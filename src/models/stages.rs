@@ -84,6 +84,15 @@ impl LayerStages {
     ///
     /// # Errors
     /// [`TensorError::Rank`] with the part, its bytes and those that are free; those of reading the model's settings.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::models::{LayerStages, Weights};
+    /// let open = || Weights::open("models/tiny/tiny.gguf", &Device::cpu());
+    /// let stages = LayerStages::of(&open()?, 2)?;
+    /// stages.check_room(0, open()?, None)?;
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn check_room(&self, part: usize, weights: Weights, dtype: Option<DType>) -> TensorResult<()> {
         let (device, memory) = (weights.device().clone(), weights.device().buffer_pool_stats());
         let Some(limit) = memory.limit else { return Ok(()) };

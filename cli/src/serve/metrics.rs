@@ -17,6 +17,8 @@ impl Counter {
     }
 }
 
+/// What routers read of a replica, by vLLM's names: gateways' endpoint pickers ask for these.
+const ROUTED: [&str; 3] = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"];
 /// Upper bounds of times to a first token and of whole requests, in seconds.
 const LONG: &[f64] = &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.25, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0];
 /// Those of times between tokens.
@@ -111,7 +113,11 @@ impl Metrics {
         let round = server.models.in_round().unwrap_or_default();
         let mut out = String::new();
         let mut one = |kind: &str, name: &str, help: &str, value: f64| {
-            let _ = writeln!(out, "# HELP tl_{name} {help}\n# TYPE tl_{name} {kind}\ntl_{name} {value}");
+            // What routers read by vLLM's names has these too.
+            let aliases: &[&str] = if ROUTED.contains(&name) { &["tl_", "vllm:"] } else { &["tl_"] };
+            for prefix in aliases {
+                let _ = writeln!(out, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}\n{prefix}{name} {value}");
+            }
         };
         one("gauge", "num_requests_running", "Answers that are read or written.", s.running as f64);
         one("gauge", "num_requests_waiting", "Answers that wait.", s.waiting as f64);

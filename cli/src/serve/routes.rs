@@ -66,6 +66,8 @@ fn find(path: &str) -> Option<(Route, &'static str, Method)> {
     Some(match path {
         "/" => (Route::Page, "/", get),
         "/health" => (Route::Health, "/health", get),
+        // The name that gateways probe by default.
+        "/ready" => (Route::Health, "/ready", get),
         "/v1/models" => (Route::Models, "/v1/models", get),
         "/v1/chat/completions" => (Route::Chat, "/v1/chat/completions", post),
         "/v1/completions" => (Route::Completions, "/v1/completions", post),

@@ -2,8 +2,11 @@
 
 use super::corpus::Corpus;
 use super::settings::{Recipe, Settings};
-use crate::output::Failure;
+use crate::Global;
+use crate::output::{self, Failure};
 use serde::{Deserialize, Serialize};
+use tensorlogic::Device;
+use tensorlogic::backends::gpu::adapters;
 use tensorlogic::distributed::Ranks;
 
 /// What rank 0 found in the folder.
@@ -27,6 +30,30 @@ pub fn parse(beginning: &Beginning) -> Result<(Settings, Recipe), Failure> {
     let settings = Settings::parse(&beginning.settings).map_err(Failure::Error)?;
     let recipe = settings.recipe()?;
     Ok((settings, recipe))
+}
+
+/// Notes where ranks compute by different means: another version of this program, other instructions, another driver or tuning table. All take the same
+/// sums even so; but another number of them makes other bits, and where updates come out differently a save finds it.
+pub fn compare_means(ranks: &Ranks, device: &Device, global: Global) -> Result<(), Failure> {
+    if ranks.size() == 1 {
+        return Ok(());
+    }
+    // A processor's name ends with its instructions; the number of threads before changes no bit.
+    let name = device.name();
+    let processor = name.rsplit_once(", ").map_or(&name[..], |(_, instructions)| instructions);
+    let driver = match device.is_cpu() {
+        true => processor.to_string(),
+        false => adapters().iter().filter(|a| name.contains(&a.name)).map(|a| format!("{} {}", a.name, a.driver)).collect(),
+    };
+    let hash = |text: &str| text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let words = [hash(env!("CARGO_PKG_VERSION")), hash(&driver), device.tuning().map_or(0, |t| t.id())];
+    let differ = ranks.differences(&words)?;
+    if let (Some(&(rank, at)), false) = (differ.first(), global.quiet) {
+        let what = ["another version of tl", "another device or driver", "another tuning table"][at];
+        let m = format!("rank {rank} computes with {what} than rank 0");
+        output::note(&format!("tl: {m}: another number of ranks would make other bits, and a save ends the run where parameters differ"));
+    }
+    Ok(())
 }
 
 /// Compares the texts that the ranks read: their tokenizer, length, and samples of their tokens.

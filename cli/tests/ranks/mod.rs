@@ -33,6 +33,13 @@ impl Place {
         let last = steps.last().expect("a checkpoint");
         [self.path(run).join("model.safetensors"), self.path(run).join("loss.csv"), last.join("optimizer.safetensors")].map(|f| bytes(&f))
     }
+    /// How many steps of a run in half precision overflowed, by its checkpoint of this step.
+    pub fn skipped(&self, run: &str, step: u64) -> f32 {
+        let file = self.path(&format!("{run}/checkpoints/step-{step:08}/optimizer.safetensors"));
+        let last = tensorlogic::io::SafeTensors::open(file).unwrap();
+        let skipped = last.tensors().iter().find(|t| &*t.name == "scale.2").map(|t| last.bytes_of(t).to_vec()).unwrap();
+        f32::from_le_bytes(skipped.try_into().unwrap())
+    }
     #[track_caller]
     pub fn assert_same(&self, a: &str, b: &str) {
         let (x, y) = (self.results(a), self.results(b));
@@ -84,12 +91,34 @@ pub fn alone(args: &str) -> Command {
     c
 }
 
-/// A launcher by its family, over TCP: where Open MPI may take shared memory, nothing is shown about machines.
+/// A launcher by its family, over TCP: where ranks may share memory, nothing is shown about machines.
 pub fn launcher(mpi: &Path, family: &str) -> Command {
-    let mut c = Command::new(mpi.join(format!("mpirun-{family}")));
-    if family == "openmpi" {
+    let mut c = shared_launcher(mpi, family);
+    if family.starts_with("openmpi") {
         c.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]);
+    } else {
+        // MPICH over UCX or libfabric, whichever it was built with.
+        c.envs([
+            ("MPIR_CVAR_NOLOCAL", "1"),
+            ("UCX_TLS", "tcp,self"),
+            ("UCX_NET_DEVICES", "lo"),
+            ("FI_PROVIDER", "tcp"),
+            ("FI_TCP_IFACE", "lo"),
+        ]);
     }
+    c
+}
+
+/// A launcher by its family, whose ranks share memory where it likes.
+pub fn shared_launcher(mpi: &Path, family: &str) -> Command {
+    Command::new(mpi.join(format!("mpirun-{family}")))
+}
+
+/// Ranks of such a launcher.
+pub fn shared_ranks(mpi: &Path, family: &str, n: usize, args: &str) -> Command {
+    let mut c = shared_launcher(mpi, family);
+    c.args(["-n", &n.to_string(), env!("CARGO_BIN_EXE_tl")]);
+    settle(&mut c, args);
     c
 }
 
