@@ -57,6 +57,8 @@ struct Inner {
     synchronizations: AtomicU64,
     /// How often work came here from a device that was lost or full.
     fallbacks: AtomicU64,
+    /// Whether its name stands for another device from now on.
+    given_up: AtomicBool,
 }
 
 impl Device {
@@ -130,7 +132,7 @@ impl Device {
     fn open_gpu(name: &str) -> TensorResult<Device> {
         static OPEN: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
-        open.retain(|(_, device)| !device.is_lost());
+        open.retain(|(_, device)| !device.is_lost() && !device.0.given_up.load(Relaxed));
         if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
             return Ok(d.clone());
         }
@@ -138,6 +140,12 @@ impl Device {
         open.push((name.to_string(), device.clone()));
         Ok(device)
     }
+    /// Has [`Device::open`] open another device by this one's name from now on, as it does where this one is lost: for a device that hangs. Nothing else
+    /// changes, and nothing does for the CPU, which is always the same device.
+    pub fn give_up(&self) {
+        self.0.given_up.store(true, Relaxed);
+    }
+
     /// A device on a GPU that was opened for it alone.
     pub(crate) fn of_opened(opened: OpenedGpu) -> Device {
         // A software adapter is opened to test the GPU's own way.
@@ -242,6 +250,7 @@ impl Device {
             tokens: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
         }));
         // A value that is none is reported by `tl`.
         device.set_strategy(PipelineStrategy::from_env().ok().flatten().unwrap_or_default());

@@ -1,10 +1,12 @@
 //! The engine: one thread that owns model and device, takes requests and gives events.
 
 use super::adjust::{Adjust, log_probs};
+use super::listeners::Listeners;
 use super::lookup::{Lookup, MIN_GAIN};
 use super::pages::PAGE;
 use super::request::{Constraint, Event, FinishReason, Refusal, Request, Sampling, Usage};
-use super::scheduler::{Chunk, Full, Limits, RowId, Scheduler, Submission, Work};
+use super::scheduler::{Chunk, Full, HeldBack, Limits, RowId, Scheduler, Submission, Work};
+use super::stats::EngineStats;
 use super::steps::{Chosen, RowInput, Steps};
 use crate::device::Device;
 use crate::dtype::DType;
@@ -13,7 +15,7 @@ use crate::eval::Download;
 use crate::models::Model;
 use crate::models::paged::PagedCache;
 use crate::models::sampler::{NAN_TOKEN, nan_error};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,6 +28,9 @@ const KV_BYTES: usize = 1 << 30;
 
 /// Output tokens for which there must be room before a request begins.
 const RESERVE: usize = 256;
+
+/// How long a step may take to end where the engine is dropped.
+const LEFT_BEHIND: Duration = Duration::from_secs(60);
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -68,48 +73,9 @@ impl Default for EngineOptions {
     }
 }
 
-/// What an engine did and has to do.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct EngineStats {
-    /// Requests that are read or written.
-    pub running: usize,
-    /// Requests that wait.
-    pub waiting: usize,
-    /// Pages of 64 positions.
-    pub pages: usize,
-    /// Those that nobody needs, cached ones included.
-    pub pages_available: usize,
-    /// Those that hold beginnings of earlier prompts.
-    pub pages_cached: usize,
-    /// Steps that read prompts.
-    pub read_steps: u64,
-    /// Steps that wrote tokens.
-    pub write_steps: u64,
-    /// Tokens of prompts that were read.
-    pub read_tokens: u64,
-    /// Tokens of prompts that needed no reading.
-    pub cached_tokens: u64,
-    /// Tokens that were written.
-    pub written_tokens: u64,
-    /// Steps that checked drafts.
-    pub check_steps: u64,
-    /// Tokens of drafts that were checked.
-    pub drafted_tokens: u64,
-    /// Those that were right.
-    pub accepted_tokens: u64,
-    /// Times that a request's pages were taken away, and its text read again later.
-    pub put_back: u64,
-    /// Requests that ended because nobody listened any more.
-    pub cancelled: u64,
-}
-
-/// Who hears a request's events, on the engine's thread.
-type Listener = Box<dyn FnMut(Event) + Send>;
-
 /// What the engine's thread is told.
 enum Message {
-    Submit(RowId, Box<Request>, Listener, Arc<AtomicUsize>),
+    Submit(RowId, Box<Request>, Arc<AtomicUsize>, Instant),
     Cancel(RowId),
     Stop,
 }
@@ -148,14 +114,43 @@ pub struct Engine {
     taken: Arc<AtomicUsize>,
     most: usize,
     round: Arc<Round>,
+    listeners: Listeners,
 }
 
 /// Since when the engine has been in its round: milliseconds behind the start, plus one; 0 while it has nothing to do.
 struct Round {
     start: Instant,
     since: AtomicU64,
+    /// Milliseconds of the longest one so far.
+    longest: AtomicU64,
     /// Whether it was the last one: set before any request hears of it.
     last: AtomicBool,
+    /// Whether nobody waits for its end any more.
+    given_up: AtomicBool,
+}
+
+impl Round {
+    fn new() -> Round {
+        let zero = || AtomicU64::new(0);
+        let no = || AtomicBool::new(false);
+        Round { start: Instant::now(), since: zero(), longest: zero(), last: no(), given_up: no() }
+    }
+
+    fn begin(&self) {
+        self.since.store(self.start.elapsed().as_millis() as u64 + 1, Relaxed);
+    }
+
+    fn end(&self) {
+        self.longest.fetch_max(self.time().as_millis() as u64, Relaxed);
+        self.since.store(0, Relaxed);
+    }
+
+    fn time(&self) -> Duration {
+        match self.since.load(Relaxed) {
+            0 => Duration::ZERO,
+            since => self.start.elapsed().saturating_sub(Duration::from_millis(since - 1)),
+        }
+    }
 }
 
 /// A request that was taken. Dropping it cancels what is left.
@@ -201,10 +196,12 @@ impl Engine {
         let (sender, receiver) = channel();
         let (started, start) = channel();
         let taken = Arc::new(AtomicUsize::new(0));
-        let round = Arc::new(Round { start: Instant::now(), since: AtomicU64::new(0), last: AtomicBool::new(false) });
-        let (own, count, turn, device) = (stats.clone(), taken.clone(), round.clone(), device.clone());
+        let round = Arc::new(Round::new());
+        let listeners = Listeners::default();
+        let shared = Common { stats: stats.clone(), taken: taken.clone(), round: round.clone(), listeners: listeners.clone() };
+        let device = device.clone();
         let most = options.rows.saturating_add(options.waiting);
-        let run = move || match Core::new(model, &device, &options, own, count, turn) {
+        let run = move || match Core::new(model, &device, &options, shared) {
             Ok(core) => {
                 let _ = started.send(Ok(core.scheduler.longest()));
                 core.run(&receiver);
@@ -215,7 +212,7 @@ impl Engine {
         let thread = thread.map_err(|e| TensorError::State(format!("the engine's thread: {e}")))?;
         let longest = start.recv().map_err(|_| TensorError::State("the engine's thread ended".into()))??;
         let door = Arc::new(Mutex::new(Door { next: 0, sender }));
-        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, round })
+        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, round, listeners })
     }
 
     /// Tokens of prompt and answer that one request may have.
@@ -243,10 +240,21 @@ impl Engine {
 
     /// How long the engine has been busy with one round of its work, a step or two; zero while it has none. Where this grows to seconds, the device hangs.
     pub fn in_round(&self) -> Duration {
-        match self.round.since.load(Relaxed) {
-            0 => Duration::ZERO,
-            since => self.round.start.elapsed().saturating_sub(Duration::from_millis(since - 1)),
-        }
+        self.round.time()
+    }
+
+    /// Whether the engine has been in its round for longer than `limit`, and for ten times as long as in any before.
+    pub fn is_stuck(&self, limit: Duration) -> bool {
+        let longest = Duration::from_millis(self.round.longest.load(Relaxed));
+        self.is_running() && self.in_round() > limit.max(10 * longest)
+    }
+
+    /// Ends all requests, each with [`Event::Failed`] for this reason, and takes no more; does not wait for the engine's thread, not even where this is dropped:
+    /// for an engine that is stuck. Its thread ends when its step does.
+    pub fn give_up(&self, reason: &TensorError) {
+        self.round.last.store(true, Relaxed);
+        self.round.given_up.store(true, Relaxed);
+        self.listeners.fail_all(reason);
     }
 
     /// Ends all requests, each with [`Event::Failed`], and takes no more. Does not wait.
@@ -331,8 +339,15 @@ impl Engine {
         // Numbers and messages are in one order.
         door.next += 1;
         let id = door.next;
-        door.sender.send(Message::Submit(id, Box::new(request), Box::new(listener), cached.clone())).map_err(|_| Refusal::Stopped)?;
+        self.listeners.add(id, Box::new(listener));
+        let sent = door.sender.send(Message::Submit(id, Box::new(request), cached.clone(), Instant::now()));
         drop(door);
+        // It may have ended since.
+        if sent.is_err() || self.round.last.load(Relaxed) {
+            self.listeners.remove(id);
+            self.taken.fetch_sub(1, Relaxed);
+            return Err(Refusal::Stopped);
+        }
         Ok(Ticket { id, door: self.door.clone(), cached })
     }
 }
@@ -340,9 +355,15 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // One that hangs is left behind.
+            if self.round.given_up.load(Relaxed) || self.round.time() > LEFT_BEHIND {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let _ = thread.join();
     }
 }
 
@@ -416,9 +437,10 @@ impl Drop for Ticket {
 
 /// A request that the engine works on.
 struct Live {
-    listener: Listener,
     /// Where others find how much of its prompt was cached.
     cached: Arc<AtomicUsize>,
+    /// When it was submitted, until its prompt begins to be read.
+    asked: Option<Instant>,
     sampling: Sampling,
     adjust: Option<Adjust>,
     limits: Option<Limited>,
@@ -500,10 +522,22 @@ fn guarded<T>(run: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(TensorError::Internal("the constraint panicked".into())))
 }
 
-/// Tokens on their way to the host, one for each of these rows; `None` for one whose prompt goes on.
+/// Tokens on their way to the host, one for each of these rows; false for one whose prompt goes on.
 struct Flight {
-    rows: Vec<Option<RowId>>,
+    rows: Vec<(RowId, bool)>,
     chosen: Chosen,
+    begun: Instant,
+    /// Whether it reads prompts.
+    reads: bool,
+}
+
+/// What the engine's thread shares with whoever has the engine.
+struct Common {
+    stats: Arc<Mutex<EngineStats>>,
+    /// Requests that were taken and have not ended.
+    taken: Arc<AtomicUsize>,
+    round: Arc<Round>,
+    listeners: Listeners,
 }
 
 /// What the engine's thread has.
@@ -518,23 +552,17 @@ struct Core {
     flight: VecDeque<Flight>,
     /// Steps that are submitted before the tokens of one are read.
     ahead: usize,
-    stats: Arc<Mutex<EngineStats>>,
     own: EngineStats,
-    /// Requests that were taken and have not ended.
-    taken: Arc<AtomicUsize>,
-    round: Arc<Round>,
+    shared: Common,
     vocab: usize,
+    /// When the last tokens came.
+    arrived: Instant,
+    /// Steps behind which the engine hangs, to try out what is done then.
+    stall: Option<u64>,
 }
 
 impl Core {
-    fn new(
-        model: Arc<dyn Model>,
-        device: &Device,
-        options: &EngineOptions,
-        stats: Arc<Mutex<EngineStats>>,
-        taken: Arc<AtomicUsize>,
-        round: Arc<Round>,
-    ) -> TensorResult<Core> {
+    fn new(model: Arc<dyn Model>, device: &Device, options: &EngineOptions, shared: Common) -> TensorResult<Core> {
         let shape = model.shape();
         let possible = model.rereads_beyond().unwrap_or(usize::MAX).min(shape.context);
         let context = options.context.unwrap_or(possible);
@@ -555,16 +583,19 @@ impl Core {
         let min_gain = options.lookup.unwrap_or(f64::INFINITY);
         let chosen = widths.iter().copied().chain(shapes.iter().map(|s| s[0])).chain(checks.iter().map(|[r, t]| r * t));
         let rows = chosen.max().unwrap_or(1);
-        let mut steps = Steps::new(model, device, pages + 1, rows, row_pages)?;
+        let widest = shapes.iter().chain(&checks).map(|shape| shape[1]).max().unwrap_or(0);
+        let mut steps = Steps::new(model, device, pages + 1, rows, (context + widest).div_ceil(PAGE))?;
         widths.iter().try_for_each(|&w| steps.prepare_write(w))?;
         let mut widest = 0;
         for &shape in &shapes {
             steps.prepare_read(shape)?;
             // One shape is there in any case; what comes behind is larger.
-            if widest > 0 && !options.deterministic && steps.time_read(shape)? > options.itl_budget {
+            let time = steps.time_read(shape)?;
+            if widest > 0 && !options.deterministic && time > options.itl_budget {
                 steps.drop_read(shape);
                 continue;
             }
+            shared.round.longest.fetch_max(time.as_millis() as u64, Relaxed);
             widest = widest.max(shape[1]);
         }
         let mut measured = Vec::new();
@@ -594,7 +625,20 @@ impl Core {
         let scheduler = Scheduler::new(limits);
         let (live, flight, own) = (HashMap::new(), VecDeque::new(), EngineStats::default());
         let checks = measured;
-        let core = Core { steps, scheduler, checks, min_gain, live, flight, ahead, stats, own, taken, round, vocab: shape.vocab };
+        let core = Core {
+            steps,
+            scheduler,
+            checks,
+            min_gain,
+            live,
+            flight,
+            ahead,
+            own,
+            shared,
+            vocab: shape.vocab,
+            arrived: Instant::now(),
+            stall: steps_until_stall(),
+        };
         core.publish();
         Ok(core)
     }
@@ -602,7 +646,7 @@ impl Core {
     /// Shows others the state.
     fn publish(&self) {
         let ([running, _], pages) = (self.scheduler.counts(), self.scheduler.page_counts());
-        *lock(&self.stats) = EngineStats {
+        *lock(&self.shared.stats) = EngineStats {
             running,
             pages: pages.total,
             pages_available: pages.available,
@@ -613,6 +657,16 @@ impl Core {
     }
 
     fn run(mut self, messages: &Receiver<Message>) {
+        let stopped = TensorError::State("the engine has stopped".into());
+        let reason = self.serve(messages).unwrap_or(stopped);
+        self.shared.round.last.store(true, Relaxed);
+        self.fail_all(&reason);
+        // Those that were not looked at.
+        self.shared.listeners.fail_all(&reason);
+    }
+
+    /// Works until it is to stop, or the device is lost: that error is given.
+    fn serve(&mut self, messages: &Receiver<Message>) -> Option<TensorError> {
         let mut idle = false;
         loop {
             let mut cancelled = 0;
@@ -620,51 +674,52 @@ impl Core {
                 let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
                 idle = false;
                 match message {
-                    Some(Message::Submit(id, request, listener, cached)) => self.submit(id, *request, listener, cached),
+                    Some(Message::Submit(id, request, cached, asked)) => self.submit(id, *request, cached, asked),
                     Some(Message::Cancel(id)) => {
                         cancelled += usize::from(self.live.remove(&id).is_some());
+                        self.shared.listeners.remove(id);
                         self.scheduler.end(id, true);
                     }
-                    Some(Message::Stop) => {
-                        self.round.last.store(true, Relaxed);
-                        return self.fail_all(&TensorError::State("the engine has stopped".into()));
-                    }
+                    Some(Message::Stop) => return None,
                     None => break,
                 }
             }
-            self.round.since.store(self.round.start.elapsed().as_millis() as u64 + 1, Relaxed);
+            self.shared.round.begin();
+            if self.stall.is_some_and(|steps| self.own.read_steps + self.own.write_steps >= steps) {
+                while !self.shared.round.given_up.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return None;
+            }
             // A panic ends what runs, as an error of the device does, and not the engine.
             match catch_unwind(AssertUnwindSafe(|| self.step())) {
                 Ok(Ok(busy)) => idle = !busy,
-                Ok(Err(e)) => {
-                    // Whoever has the engine can open the device anew.
-                    let lost = matches!(e, TensorError::DeviceLost(_));
-                    self.round.last.store(lost, Relaxed);
-                    self.fail_all(&e);
-                    if lost {
-                        return;
-                    }
-                }
+                // Whoever has the engine can open the device anew.
+                Ok(Err(e @ TensorError::DeviceLost(_))) => return Some(e),
+                Ok(Err(e)) => self.fail_all(&e),
                 Err(_) => self.fail_all(&TensorError::Internal("a step of the engine panicked".into())),
             }
-            self.round.since.store(0, Relaxed);
+            self.shared.round.end();
+            if self.shared.round.given_up.load(Relaxed) {
+                return None;
+            }
             self.own.cancelled += cancelled as u64;
             self.publish();
-            self.taken.fetch_sub(cancelled, Relaxed);
+            self.shared.taken.fetch_sub(cancelled, Relaxed);
         }
     }
 
-    fn submit(&mut self, id: RowId, request: Request, listener: Listener, cached: Arc<AtomicUsize>) {
+    fn submit(&mut self, id: RowId, request: Request, cached: Arc<AtomicUsize>, asked: Instant) {
         let Request { prompt, max_tokens, sampling, ends, logprobs, constraint, cache_name } = request;
         let adjust = Adjust::of(&sampling, &prompt);
         let limits = constraint.map(|c| Limited::new(c, self.vocab));
         let lookup = (!self.checks.is_empty()).then(|| Lookup::new(&prompt));
-        let mut live = Live { listener, cached, sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0, lookup };
+        let live = Live { cached, asked: Some(asked), sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0, lookup };
         match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
             Ok(()) => drop(self.live.insert(id, live)),
             Err(Full::TooLong | Full::Waiting) => {
-                self.taken.fetch_sub(1, Relaxed);
-                (live.listener)(Event::Failed(TensorError::State("out of pages for the request".into())));
+                self.shared.taken.fetch_sub(1, Relaxed);
+                self.shared.listeners.end(id, Event::Failed(TensorError::State("out of pages for the request".into())));
             }
         }
     }
@@ -673,36 +728,52 @@ impl Core {
     fn step(&mut self) -> TensorResult<bool> {
         if self.live.values().any(|l| l.limits.is_some() || l.adjust.as_ref().is_some_and(Adjust::looks_back)) {
             // The next choice depends on tokens that are on their way.
-            while !self.flight.is_empty() {
-                self.arrive()?;
-            }
+            self.arrive_all()?;
             self.limit();
         } else if !self.flight.is_empty() && self.check_of(&self.scheduler.ids()).is_some() {
             // What is behind the last token can be guessed where the last token is known.
-            while !self.flight.is_empty() {
-                self.arrive()?;
-            }
+            self.arrive_all()?;
         }
-        match self.scheduler.next(!self.flight.is_empty()) {
+        let work = self.scheduler.next(!self.flight.is_empty());
+        let done = match &work {
             Work::Idle => return Ok(false),
-            Work::Wait => self.arrive()?,
-            Work::Read(shape, chunks) => {
-                self.read(shape, &chunks)?;
-                while !self.flight.is_empty() {
-                    self.arrive()?;
-                }
+            Work::Wait => self.arrive(),
+            Work::Read(shape, chunks) => self.read(*shape, chunks),
+            Work::Write(rows) => match self.check_of(rows).filter(|_| self.flight.is_empty()) {
+                Some(shape) => self.check(shape, rows),
+                None => self.write(rows),
+            },
+        };
+        match done {
+            Ok(()) => {}
+            Err(e @ TensorError::OutOfMemory { .. }) => {
+                // What is under way was given out before.
+                self.arrive_all()?;
+                self.scheduler.undo(&work);
+                self.give_way(&e);
             }
-            Work::Write(rows) => {
-                match self.check_of(&rows).filter(|_| self.flight.is_empty()) {
-                    Some(shape) => return self.check(shape, &rows).map(|()| true),
-                    None => self.write(rows)?,
-                }
-                while self.flight.len() > self.ahead {
-                    self.arrive()?;
-                }
-            }
+            Err(e) => return Err(e),
+        }
+        let ahead = if matches!(work, Work::Write(_)) { self.ahead } else { 0 };
+        while self.flight.len() > ahead {
+            self.arrive()?;
         }
         Ok(true)
+    }
+
+    /// Memory is short: the newest row waits until another has ended, or ends where none could go on instead.
+    fn give_way(&mut self, e: &TensorError) {
+        match self.scheduler.hold_back() {
+            HeldBack::Ends(id) => self.finish(id, Err(e.clone())),
+            HeldBack::Waits | HeldBack::Nobody => {}
+        }
+    }
+
+    fn arrive_all(&mut self) -> TensorResult<()> {
+        while !self.flight.is_empty() {
+            self.arrive()?;
+        }
+        Ok(())
     }
 
     /// Finds the tokens that may come next where requests limit them, and ends those that are at their end, or wrong.
@@ -756,7 +827,9 @@ impl Core {
             RowInput { tokens, from: None, start, pages, draws, sampling, adjust, allowed, scored }
         });
         let inputs: Vec<RowInput<'_>> = inputs.collect();
+        let begun = Instant::now();
         let chosen = self.steps.check(shape, &inputs)?.wait::<i32>()?;
+        self.own.check_time.observe(begun.elapsed().as_secs_f64());
         self.own.check_steps += 1;
         for ((&id, (read, _)), chosen) in rows.iter().zip(&own).zip(chosen.chunks(shape[1])) {
             self.own.drafted_tokens += read.len() as u64 - 1;
@@ -787,17 +860,21 @@ impl Core {
                 RowInput { tokens, from: None, start: c.start, pages, draws, sampling, adjust, allowed, scored }
             })
             .collect();
+        let begun = Instant::now();
         let chosen = self.steps.read(shape, &inputs)?;
+        for asked in chunks.iter().filter_map(|c| self.live.get_mut(&c.row)?.asked.take()) {
+            self.own.queue_time.observe(begun.saturating_duration_since(asked).as_secs_f64());
+        }
         self.own.read_steps += 1;
         self.own.read_tokens += chunks.iter().map(|c| c.len as u64).sum::<u64>();
-        self.flight.push_back(Flight { rows: chunks.iter().map(|c| c.ends.then_some(c.row)).collect(), chosen });
+        self.flight.push_back(Flight { rows: chunks.iter().map(|c| (c.row, c.ends)).collect(), chosen, begun, reads: true });
         Ok(())
     }
 
-    fn write(&mut self, rows: Vec<RowId>) -> TensorResult<()> {
+    fn write(&mut self, rows: &[RowId]) -> TensorResult<()> {
         let none = Sampling::default();
         let places: HashMap<RowId, usize> = match self.flight.back() {
-            Some(f) => f.rows.iter().enumerate().filter_map(|(n, id)| Some(((*id)?, n))).collect(),
+            Some(f) => f.rows.iter().enumerate().filter(|(_, (_, ends))| *ends).map(|(n, &(id, _))| (id, n)).collect(),
             None => HashMap::new(),
         };
         let starts: Vec<usize> = rows.iter().map(|&id| self.scheduler.read_tokens(id).saturating_sub(1)).collect();
@@ -814,9 +891,11 @@ impl Core {
                 RowInput { tokens, from, start, pages, draws, sampling, adjust, allowed, scored }
             })
             .collect();
+        let begun = Instant::now();
         let chosen = self.steps.write(&inputs)?;
+        self.own.batch_size.observe(rows.len() as f64);
         self.own.write_steps += 1;
-        self.flight.push_back(Flight { rows: rows.into_iter().map(Some).collect(), chosen });
+        self.flight.push_back(Flight { rows: rows.iter().map(|&id| (id, true)).collect(), chosen, begun, reads: false });
         Ok(())
     }
 
@@ -826,22 +905,57 @@ impl Core {
         (tokens, self.scheduler.pages(id).collect())
     }
 
-    /// Waits for the tokens of the oldest step, and gives them out.
+    /// Waits for the tokens of the oldest step, and gives them out. Where there is no memory for them, the step's rows are read again.
     fn arrive(&mut self) -> TensorResult<()> {
-        let Some(Flight { rows, chosen }) = self.flight.pop_front() else { return Ok(()) };
-        let tokens = chosen.tokens.wait::<i32>()?;
-        let logits = chosen.logits.map(|(copy, dtype)| floats(copy, dtype)).transpose()?.unwrap_or_default();
+        let Some(Flight { rows, chosen, begun, reads }) = self.flight.pop_front() else { return Ok(()) };
+        let numbers = chosen.tokens.wait::<i32>().and_then(|tokens| {
+            let logits = chosen.logits.map(|(copy, dtype)| floats(copy, dtype)).transpose()?;
+            Ok((tokens, logits.unwrap_or_default()))
+        });
+        let (tokens, logits) = match numbers {
+            Err(e @ TensorError::OutOfMemory { .. }) => {
+                self.lose(&rows, &e);
+                return Ok(());
+            }
+            numbers => numbers?,
+        };
+        let (before, now) = (self.arrived, Instant::now());
+        self.arrived = now;
+        let time = now.saturating_duration_since(begun.max(before)).as_secs_f64();
+        let times = if reads { &mut self.own.read_time } else { &mut self.own.write_time };
+        times.observe(time);
         let vocab = logits.len() / rows.len().max(1);
-        for (place, (id, token)) in rows.into_iter().zip(tokens).enumerate() {
-            if let Some(id) = id {
+        for (place, ((id, ends), token)) in rows.into_iter().zip(tokens).enumerate() {
+            if ends {
                 self.deliver(id, token, logits.get(place * vocab..(place + 1) * vocab).unwrap_or_default());
             }
         }
         Ok(())
     }
 
-    /// Gives out a token that was chosen for a row, by these logits; false where the row has ended.
+    /// The tokens of a step are lost for want of memory: with those of the steps behind it, which read them.
+    fn lose(&mut self, rows: &[(RowId, bool)], e: &TensorError) {
+        let behind = std::mem::take(&mut self.flight);
+        let lost: BTreeSet<RowId> = rows.iter().chain(behind.iter().flat_map(|f| &f.rows)).map(|(id, _)| *id).collect();
+        self.give_way(e);
+        for id in lost {
+            match self.scheduler.can_be_read_again(id) {
+                true => self.scheduler.put_back(id),
+                false => self.finish(id, Err(e.clone())),
+            }
+        }
+    }
+
+    /// Gives out a token that was chosen for a row, by these logits; false where the row has ended. What panics here is the row's own.
     fn deliver(&mut self, id: RowId, token: i32, logits: &[f32]) -> bool {
+        let delivered = catch_unwind(AssertUnwindSafe(|| self.deliver_token(id, token, logits)));
+        delivered.unwrap_or_else(|_| {
+            self.finish(id, Err(TensorError::Internal("what hears the answer panicked".into())));
+            false
+        })
+    }
+
+    fn deliver_token(&mut self, id: RowId, token: i32, logits: &[f32]) -> bool {
         let Some(live) = self.live.get_mut(&id) else { return false };
         if token == NAN_TOKEN {
             self.finish(id, Err(nan_error()));
@@ -871,9 +985,9 @@ impl Core {
             lookup.wrote(self.scheduler.tokens(id));
         }
         if let Some(count) = live.logprobs {
-            (live.listener)(Event::LogProbs(log_probs(logits, token, count)));
+            self.shared.listeners.tell(id, Event::LogProbs(log_probs(logits, token, count)));
         }
-        (live.listener)(Event::Token(token));
+        self.shared.listeners.tell(id, Event::Token(token));
         if self.scheduler.is_complete(id) {
             self.finish(id, Ok(FinishReason::Length));
             return false;
@@ -885,10 +999,10 @@ impl Core {
     fn finish(&mut self, id: RowId, how: TensorResult<FinishReason>) {
         let cached = self.scheduler.cached_tokens(id);
         self.scheduler.end(id, how.is_ok());
-        let Some(mut live) = self.live.remove(&id) else { return };
-        self.taken.fetch_sub(1, Relaxed);
+        let Some(live) = self.live.remove(&id) else { return };
+        self.shared.taken.fetch_sub(1, Relaxed);
         let usage = Usage { prompt: live.prompt, cached, written: live.written };
-        (live.listener)(how.map_or_else(Event::Failed, |reason| Event::Finished(reason, usage)));
+        self.shared.listeners.end(id, how.map_or_else(Event::Failed, |reason| Event::Finished(reason, usage)));
     }
 
     fn fail_all(&mut self, e: &TensorError) {
@@ -907,6 +1021,14 @@ fn choice_of<'a>(live: Option<&'a Live>, none: &'a Sampling) -> HowChosen<'a> {
     live.map_or((none, None, None, false), |l| {
         (&l.sampling, l.adjust.as_ref(), l.limits.as_ref().map(|limits| &limits.allowed[..]), l.logprobs.is_some())
     })
+}
+
+/// What `TL_TEST_STALL_AFTER` says, steps for every engine of the process or `STEPS:ENGINES` for so many of them.
+fn steps_until_stall() -> Option<u64> {
+    static ENGINES: AtomicUsize = AtomicUsize::new(0);
+    let value = std::env::var("TL_TEST_STALL_AFTER").ok()?;
+    let (steps, engines) = value.split_once(':').map_or((&*value, usize::MAX), |(s, e)| (s, e.parse().unwrap_or(0)));
+    steps.parse().ok().filter(|_| ENGINES.fetch_add(1, Relaxed) < engines)
 }
 
 /// Waits for numbers of this type.

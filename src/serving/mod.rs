@@ -7,11 +7,14 @@
 mod adjust;
 mod choose;
 mod engine;
+mod listeners;
 mod lookup;
 mod pages;
 mod request;
 mod scheduler;
+mod stats;
 mod steps;
 
-pub use engine::{Answer, Engine, EngineOptions, EngineStats, Ticket};
+pub use engine::{Answer, Engine, EngineOptions, Ticket};
 pub use request::{Constraint, Event, FinishReason, LogProbs, Refusal, Request, Sampling, Usage};
+pub use stats::{Distribution, EngineStats};

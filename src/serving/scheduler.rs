@@ -103,10 +103,12 @@ pub(crate) struct Scheduler {
     pages: Pages,
     /// Whether prompts were read last.
     read_last: bool,
-    /// Rows whose prompt was given out to be read to its end, and whose pages others may have when that is submitted.
+    /// Rows of whose prompts parts were given out to be read, and whose pages others may have when that is submitted.
     just_read: Vec<RowId>,
     /// Rows whose pages were taken away.
     returned: u64,
+    /// Rows that may have pages at a time, as long as memory is short.
+    held: Option<usize>,
 }
 
 fn pages_of(tokens: usize) -> usize {
@@ -116,7 +118,16 @@ fn pages_of(tokens: usize) -> usize {
 impl Scheduler {
     pub fn new(limits: Limits) -> Scheduler {
         let pages = Pages::new(limits.pages);
-        Scheduler { limits, rows: BTreeMap::new(), waiting: VecDeque::new(), pages, read_last: false, just_read: Vec::new(), returned: 0 }
+        Scheduler {
+            limits,
+            rows: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            pages,
+            read_last: false,
+            just_read: Vec::new(),
+            returned: 0,
+            held: None,
+        }
     }
 
     /// Tokens of prompt and answer that one request may have.
@@ -186,6 +197,7 @@ impl Scheduler {
     /// out again at once, since what writes into them is done before all that is given out later.
     pub fn end(&mut self, id: RowId, sound: bool) -> bool {
         let Some(mut row) = self.rows.remove(&id) else { return false };
+        self.held = None;
         if !row.active {
             self.waiting.retain(|w| *w != id);
         } else if sound && self.limits.share_written {
@@ -201,7 +213,7 @@ impl Scheduler {
     pub fn next(&mut self, under_way: bool) -> Work {
         for id in std::mem::take(&mut self.just_read) {
             let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) else { continue };
-            let full = if self.limits.share_written { row.target } else { row.prompt } / PAGE;
+            let full = row.read.min(row.shareable(self.limits.share_written)) / PAGE;
             self.pages.share(&row.name, &row.tokens, &mut row.pages, full);
         }
         self.admit();
@@ -218,36 +230,63 @@ impl Scheduler {
         if under_way { Work::Wait } else { Work::Idle }
     }
 
-    /// Gives waiting rows their pages, in order, as long as there is room for the whole prompt.
+    /// Gives waiting rows their pages, in order, as long as there is room for the whole prompt. A row whose prompt begins as one that is being read waits
+    /// until that much is read, so that it is read once; its place is kept.
     fn admit(&mut self) {
-        let mut active = self.rows.values().filter(|r| r.active).count();
-        while active < self.limits.rows {
-            let Some(&id) = self.waiting.front() else { return };
-            let Some(row) = self.rows.get_mut(&id) else { return };
-            // The last token is read in any case: its logits are needed.
-            let most = (row.target - 1) / PAGE;
-            let found = self.pages.find(&row.name, &row.tokens, most, self.limits.prefix_pages);
-            let all = self.limits.reserve.is_none() || row.returned > 1;
-            let worst = pages_of(row.most);
-            let reserved = pages_of(row.tokens.len() + self.limits.reserve.unwrap_or(0)).min(worst);
-            let (own, room) = if all { (worst, worst) } else { (pages_of(row.target), reserved.max(pages_of(row.target))) };
-            if self.pages.available() + found.len() < room {
-                found.into_iter().rev().for_each(|page| self.pages.give_back(page));
-                return;
+        let most = self.held.unwrap_or(self.limits.rows);
+        let mut places = most.saturating_sub(self.rows.values().filter(|r| r.active).count());
+        let mut at = 0;
+        while let Some(&id) = self.waiting.get(at).filter(|_| places > 0) {
+            places -= 1;
+            match self.admit_row(id) {
+                Admission::Begins => {
+                    self.waiting.remove(at);
+                }
+                Admission::Follows => at += 1,
+                Admission::NoRoom => return,
             }
-            row.read = found.len() * PAGE;
-            if row.returned == 0 {
-                row.cached = row.read;
-            }
-            row.pages = found;
-            while row.pages.len() < own {
-                let Some(page) = self.pages.take() else { break };
-                row.pages.push(page);
-            }
-            row.active = true;
-            active += 1;
-            self.waiting.pop_front();
         }
+    }
+
+    /// Gives a waiting row its pages.
+    fn admit_row(&mut self, id: RowId) -> Admission {
+        let others = self.read_alike(id);
+        let Some(row) = self.rows.get_mut(&id) else { return Admission::NoRoom };
+        // The last token is read in any case: its logits are needed.
+        let most = (row.target - 1) / PAGE;
+        let found = self.pages.find(&row.name, &row.tokens, most, self.limits.prefix_pages);
+        let all = self.limits.reserve.is_none() || row.returned > 1;
+        let worst = pages_of(row.most);
+        let reserved = pages_of(row.tokens.len() + self.limits.reserve.unwrap_or(0)).min(worst);
+        let (own, room) = if all { (worst, worst) } else { (pages_of(row.target), reserved.max(pages_of(row.target))) };
+        let follows = others > found.len();
+        if follows || self.pages.available() + found.len() < room {
+            found.into_iter().rev().for_each(|page| self.pages.give_back(page));
+            return if follows { Admission::Follows } else { Admission::NoRoom };
+        }
+        row.read = found.len() * PAGE;
+        if row.returned == 0 {
+            row.cached = row.read;
+        }
+        row.pages = found;
+        while row.pages.len() < own {
+            let Some(page) = self.pages.take() else { break };
+            row.pages.push(page);
+        }
+        row.active = true;
+        Admission::Begins
+    }
+
+    /// Pages at the beginning of a row's prompt that a row which is being read will share.
+    fn read_alike(&self, id: RowId) -> usize {
+        let Some(row) = self.rows.get(&id) else { return 0 };
+        let alike = |other: &Row| {
+            let most = ((row.target - 1) / PAGE).min(other.shareable(self.limits.share_written) / PAGE);
+            row.tokens.chunks_exact(PAGE).zip(other.tokens.chunks_exact(PAGE)).take(most).take_while(|(a, b)| a == b).count()
+        };
+        let reading = self.rows.values().filter(|other| other.active && other.read < other.target && other.name == row.name);
+        let multiple = self.limits.prefix_pages.max(1);
+        reading.map(alike).max().unwrap_or(0) / multiple * multiple
     }
 
     /// Parts of prompts in one shape: the oldest row decides how many tokens, others join as long as at most half of the shape is padding.
@@ -270,9 +309,9 @@ impl Scheduler {
             let len = left.min(width);
             chunks.push(Chunk { row: id, start: row.read, len, ends: len == left });
             row.read += len;
+            self.just_read.push(id);
             if len == left {
                 row.planned = row.tokens.len() + 1;
-                self.just_read.push(id);
             }
         }
         Work::Read([height, width], chunks)
@@ -310,9 +349,46 @@ impl Scheduler {
         if ready.is_empty() { Work::Wait } else { Work::Write(ready) }
     }
 
+    /// Work that was given out was not done, for want of memory: it will be given out again. What was under way must have arrived.
+    pub fn undo(&mut self, work: &Work) {
+        match work {
+            Work::Read(_, chunks) => {
+                for chunk in chunks {
+                    self.just_read.retain(|id| *id != chunk.row);
+                    let Some(row) = self.rows.get_mut(&chunk.row) else { continue };
+                    (row.read, row.planned) = (chunk.start, row.tokens.len());
+                }
+            }
+            Work::Write(rows) => {
+                for id in rows {
+                    let Some(row) = self.rows.get_mut(id) else { continue };
+                    (row.read, row.planned) = (row.tokens.len() - 1, row.tokens.len());
+                }
+            }
+            Work::Wait | Work::Idle => {}
+        }
+    }
+
+    /// Puts the newest row back, and gives out places for as many as are left until one of them ends.
+    pub fn hold_back(&mut self) -> HeldBack {
+        let active: Vec<RowId> = self.rows.iter().filter(|(_, r)| r.active).map(|(id, _)| *id).collect();
+        let Some(&newest) = active.last() else { return HeldBack::Nobody };
+        if active.len() == 1 || !self.can_be_read_again(newest) {
+            return HeldBack::Ends(newest);
+        }
+        self.put_back(newest);
+        self.held = Some(active.len() - 1);
+        HeldBack::Waits
+    }
+
+    /// Whether a row may be put back: where answers have the same bits whatever happens, what was written is not read instead.
+    pub fn can_be_read_again(&self, id: RowId) -> bool {
+        self.limits.reserve.is_some() || self.rows.get(&id).is_none_or(|r| r.tokens.len() == r.prompt)
+    }
+
     /// Takes a row's pages away; it will be read again, as far as it was written.
-    fn put_back(&mut self, id: RowId) {
-        let Some(row) = self.rows.get_mut(&id) else { return };
+    pub fn put_back(&mut self, id: RowId) {
+        let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) else { return };
         let pages = std::mem::take(&mut row.pages);
         row.active = false;
         row.returned += 1;
@@ -369,7 +445,32 @@ pub(crate) struct PageCounts {
     pub cached: usize,
 }
 
+/// What becomes of the newest row where memory is short.
+pub(crate) enum HeldBack {
+    /// It waits again.
+    Waits,
+    /// It must end, since it cannot be read again, or no other could go on instead.
+    Ends(RowId),
+    /// There is none.
+    Nobody,
+}
+
+/// What becomes of a waiting row.
+enum Admission {
+    /// It has its pages.
+    Begins,
+    /// Another row is reading what it begins with.
+    Follows,
+    /// There are not enough pages.
+    NoRoom,
+}
+
 impl Row {
+    /// Tokens whose pages other rows may have when they are read.
+    fn shareable(&self, written: bool) -> usize {
+        if written { self.target } else { self.prompt }
+    }
+
     /// Whether the next token can be written: all before it are read, but the last, which may be under way.
     fn writes(&self) -> bool {
         self.active && self.read >= self.target && self.read < self.planned && self.planned < self.most

@@ -38,6 +38,10 @@ struct Model {
     steps: [usize; 4],
     /// Drafts for which there was no room, and others.
     drafts: [usize; 2],
+    /// Whether work finds no memory now and then; what was given out so far, and rows that had to end for it.
+    short: bool,
+    given: usize,
+    ended: usize,
 }
 
 impl Model {
@@ -45,7 +49,7 @@ impl Model {
         let memory = vec![0; (limits.pages + 1) * PAGE];
         let scheduler = Scheduler::new(limits);
         let (known, flight, found) = (HashMap::new(), VecDeque::new(), HashMap::new());
-        Model { scheduler, memory, known, flight, served: 0, found, steps: [0; 4], drafts: [0; 2] }
+        Model { scheduler, memory, known, flight, served: 0, found, steps: [0; 4], drafts: [0; 2], short: false, given: 0, ended: 0 }
     }
 
     fn check(&self) {
@@ -113,6 +117,20 @@ impl Model {
 
     fn step(&mut self, depth: usize) -> bool {
         let work = self.scheduler.next(!self.flight.is_empty());
+        self.given += usize::from(matches!(work, Work::Read(..) | Work::Write(_)));
+        if self.short && self.given.is_multiple_of(23) {
+            while !self.flight.is_empty() {
+                self.arrive();
+            }
+            self.scheduler.undo(&work);
+            if let HeldBack::Ends(id) = self.scheduler.hold_back() {
+                assert!(self.scheduler.end(id, false));
+                self.known.remove(&id);
+                self.ended += 1;
+            }
+            self.check();
+            return true;
+        }
         match &work {
             Work::Read(shape, chunks) => {
                 self.steps[0] += 1;
@@ -163,9 +181,9 @@ fn limits(pages: usize, reserve: Option<usize>) -> Limits {
 }
 
 /// Random events; in the end everyone who did not leave has been served, and no page is missing.
-fn run(limits: Limits, depth: usize, events: usize, seed: u64) -> Model {
+fn run(limits: Limits, depth: usize, events: usize, seed: u64, short: bool) -> Model {
     let mut random = Random(seed);
-    let mut m = Model::new(limits.clone());
+    let mut m = Model { short, ..Model::new(limits.clone()) };
     let names: [Arc<str>; 2] = ["a".into(), "b".into()];
     let (mut id, mut taken, mut left) = (0, 0, 0);
     for _ in 0..events {
@@ -209,7 +227,7 @@ fn run(limits: Limits, depth: usize, events: usize, seed: u64) -> Model {
             break;
         }
     }
-    assert_eq!((m.scheduler.counts(), m.known.len(), m.served + left), ([0, 0], 0, taken), "somebody was not served");
+    assert_eq!((m.scheduler.counts(), m.known.len(), m.served + left + m.ended), ([0, 0], 0, taken), "somebody was not served");
     assert_eq!(m.scheduler.page_counts().available, limits.pages, "a page is lost");
     m
 }
@@ -219,12 +237,39 @@ fn no_page_is_lost_and_none_is_written_by_two_rows() {
     // Much room, little, and hardly any; results at once, and one step later.
     for (n, (pages, reserve)) in [(200, Some(64)), (40, Some(16)), (17, Some(0)), (17, None)].into_iter().enumerate() {
         for depth in [0, 1] {
-            let m = run(limits(pages, reserve), depth, 12_500, 0x9E37_79B9_7F4A_7C15 ^ (n * 2 + depth) as u64);
+            let m = run(limits(pages, reserve), depth, 12_500, 0x9E37_79B9_7F4A_7C15 ^ (n * 2 + depth) as u64, false);
             assert!(m.served > 100 && m.steps[0] > 300 && m.steps[1] > 1000, "{} served in {:?}", m.served, m.steps);
             assert!(m.drafts.iter().all(|&n| n > 50), "{:?} drafts without and with room", m.drafts);
             let returned = m.scheduler.times_returned();
             assert_eq!(returned > 0, pages < 100 && reserve.is_some_and(|r| r < 64), "{returned} rows were put back");
         }
+    }
+}
+
+#[test]
+fn work_that_found_no_memory_is_done_later() {
+    for (n, (pages, reserve)) in [(200, Some(64)), (17, Some(0)), (40, None)].into_iter().enumerate() {
+        for depth in [0, 1] {
+            let m = run(limits(pages, reserve), depth, 6_000, 0x1234_5678_9ABC_DEF1 ^ (n * 2 + depth) as u64, true);
+            let returned = m.scheduler.times_returned();
+            assert!(m.served > 50 && returned > 20, "{} served, {returned} put back", m.served);
+        }
+    }
+}
+
+#[test]
+fn equal_prompts_are_read_by_one_row_for_all() {
+    for reserve in [Some(0), None] {
+        let mut m = Model::new(limits(100, reserve));
+        let text: Vec<u32> = (0..300).collect();
+        // The last has another name, and reads all itself.
+        for (id, name) in [(1, "a"), (2, "a"), (3, "a"), (4, "b")] {
+            m.known.insert(id, (name.into(), 300, 4));
+            m.scheduler.submit(Submission { id, prompt: text.clone(), most: 4, name: name.into() }).unwrap();
+        }
+        while m.step(0) {}
+        assert_eq!([1, 2, 3, 4].map(|id| m.found[&id]), [0, 256, 256, 0]);
+        assert_eq!((m.served, m.scheduler.page_counts().available), (4, 100));
     }
 }
 

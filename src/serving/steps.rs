@@ -104,7 +104,8 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// With pools of `pages` pages, for rows of up to `row_pages` pages and steps of up to `rows` rows.
+    /// With pools of `pages` pages, for steps of up to `rows` rows. A row may reach over `row_pages` pages, what a step reads beyond its end included:
+    /// attention counts back from the last position of the step.
     pub fn new(model: Arc<dyn Model>, device: &Device, pages: usize, rows: usize, row_pages: usize) -> TensorResult<Steps> {
         let pools = PagedCache::pools(&model.shape(), pages, device)?;
         Ok(Steps {
@@ -405,11 +406,19 @@ impl ReadStep {
         let mut numbers = vec![0i32; 3 * height * width];
         let mut ends = vec![0i32; 2 * height];
         for (i, row) in rows.iter().enumerate() {
-            for (t, &token) in row.tokens.iter().enumerate() {
-                let own = [token as i32, (row.start + t) as i32, slot(row.pages, row.start + t)?];
+            // Padding repeats the last token, and overwrites what others left in the row's following slots, as far as it has pages: attention weighs them
+            // by 0, which leaves a NaN as it is.
+            let last = row.tokens.len().saturating_sub(1);
+            for t in 0..width {
+                let token = row.tokens.get(t.min(last)).map_or(0, |&token| token as i32);
+                let at = match t <= last {
+                    true => slot(row.pages, row.start + t)?,
+                    false => slot(row.pages, row.start + t).unwrap_or(0),
+                };
+                let own = [token, (row.start + t.min(last)) as i32, at];
                 own.into_iter().enumerate().for_each(|(k, n)| numbers[(k * height + i) * width + t] = n);
             }
-            // The step's last position, padding or not, sees so many keys; padding sees what is not there yet, and nobody looks at it.
+            // The step's last position, padding or not, sees so many keys.
             ends[i] = (row.start + width) as i32;
             ends[height + i] = (i * width + row.tokens.len().max(1) - 1) as i32;
         }

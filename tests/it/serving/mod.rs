@@ -1,3 +1,5 @@
 //! Many requests at once on one model.
 
 mod engine;
+mod faults;
+mod padding;

@@ -34,7 +34,9 @@ fn texts(lens: &[usize], [heads, size]: [usize; 2], dtype: DType, device: &Devic
     // Page 0 is padding's; each text's pages lie apart and backwards.
     let page = |text: usize, n: usize| pages - 1 - (n * lens.len() + text);
     let table = (0..lens.len() * width).map(|i| page(i / width, i % width) as i32).collect();
-    let mut pool = Tensor::zeros(&[2, pages, heads, PAGE, size], dtype, device).unwrap();
+    // Where no text writes, there is what earlier ones left: at worst NaNs. Nobody writes page 0.
+    let other = Tensor::full(f64::NAN, &[2, pages - 1, heads, PAGE, size], dtype, device).unwrap();
+    let mut pool = Tensor::cat(&[&Tensor::zeros(&[2, 1, heads, PAGE, size], dtype, device).unwrap(), &other], 1).unwrap();
     pool.eval().unwrap();
     let mut rng = Rng::new(9);
     let longest = *lens.iter().max().unwrap();
