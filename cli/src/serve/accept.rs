@@ -1,6 +1,7 @@
 //! Connections: accepting them, their limits, and leaving.
 
 use super::Server;
+use super::peer::Peer;
 use super::routes::{self, MAX_HEAD};
 use crate::interrupt;
 use crate::output;
@@ -27,6 +28,11 @@ const HEAD_TIME: Duration = Duration::from_secs(20);
 const STALL_TIME: Duration = Duration::from_secs(30);
 /// How long the system may have no room for another connection before it is asked again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client beyond the limit has to read that there are too many, and how many bytes of its request are read.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+const REFUSED_BYTES: usize = 1 << 20;
+/// Clients that are told so at a time; others find the connection closed.
+const REFUSALS: usize = 256;
 /// How often it is looked whether the process is to end.
 const SIGNAL_TIME: Duration = Duration::from_millis(50);
 const BACKLOG: u32 = 4096;
@@ -66,12 +72,20 @@ pub fn listen(socket: TcpSocket) -> io::Result<TcpListener> {
 /// Serves until a signal comes, then for as long as `drain` what has begun.
 pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drain: Duration, quiet: bool) {
     let (leave, leaving) = watch::channel(false);
+    // One more than clients are being told.
+    let refusals = Arc::new(());
     while !interrupt::requested() {
         match timeout(SIGNAL_TIME, listener.accept()).await {
             Err(_) => {}
             Ok(Ok((stream, _))) if server.metrics.connections.load(Relaxed) >= most => {
                 server.metrics.connections_refused.add(1);
-                drop(tokio::spawn(refuse(stream)));
+                if Arc::strong_count(&refusals) <= REFUSALS {
+                    let counted = refusals.clone();
+                    drop(tokio::spawn(async move {
+                        refuse(stream).await;
+                        drop(counted);
+                    }));
+                }
             }
             Ok(Ok((stream, _))) => drop(tokio::spawn(connection(stream, Open::new(&server), leaving.clone()))),
             // No room for another one.
@@ -113,27 +127,45 @@ impl Drop for Open {
     }
 }
 
-/// Says that there are too many connections.
-async fn refuse(stream: TcpStream) {
+/// Says that there are too many connections. What the client sent is read, since a connection that is closed with unread bytes is reset, and what was
+/// written to it lost.
+async fn refuse(mut stream: TcpStream) {
     let body = r#"{"error":{"message":"too many connections","type":"service_unavailable_error","param":null,"code":null}}"#;
     let head =
         "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ";
-    if let Ok(Ok(())) = timeout(Duration::from_secs(1), stream.writable()).await {
-        let _ = stream.try_write(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes());
-    }
+    let say = async {
+        stream.writable().await?;
+        stream.try_write(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes())?;
+        poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await?;
+        let (mut room, mut left) = ([0; 4096], REFUSED_BYTES);
+        while left > 0 {
+            stream.readable().await?;
+            match stream.try_read(&mut room) {
+                Ok(0) => break,
+                Ok(n) => left = left.saturating_sub(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+        io::Result::Ok(())
+    };
+    let _ = timeout(REFUSAL_TIME, say).await;
 }
 
 async fn connection(stream: TcpStream, open: Open, mut leaving: watch::Receiver<bool>) {
     // Without this every streamed token waits for the client's acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
     let server = open.0.clone();
-    let service = service_fn(move |request| routes::answer(server.clone(), request));
+    let peer = Peer::of(&stream);
+    let service = service_fn(move |request| routes::answer(server.clone(), request, peer));
     let io = TokioIo::new(Guarded { stream, stalled: None });
     let conn = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
+        // Whether a client has gone that sends no more is the peer's to find out.
+        .half_close(cfg!(unix))
         .serve_connection(io, service);
     let mut conn = pin!(conn);
     let mut leave = pin!(leaving.wait_for(|leaving| *leaving));

@@ -147,6 +147,8 @@ pub struct Running {
     events: UnboundedReceiver<(usize, Event, Instant)>,
     rows: Vec<Row>,
     tools: Tools,
+    /// Answers to each prompt.
+    each: usize,
     /// Answers that were asked for, and those that have not ended.
     asked: usize,
     open: usize,
@@ -187,6 +189,7 @@ impl Running {
             server,
             host,
             events,
+            each: ask.n.max(1),
             asked: rows.len(),
             open: rows.len(),
             rows,
@@ -265,7 +268,11 @@ impl Running {
         }
         piece.scores = std::mem::take(&mut row.scores);
         let Some(finish) = &piece.finish else { return Ok(Some(piece)) };
-        self.usage.cached += row.ticket.take().map_or(0, |t| t.cached());
+        let cached = row.ticket.take().map_or(0, |t| t.cached());
+        // A prompt counts once, however many answers it has.
+        if index.is_multiple_of(self.each) {
+            self.usage.cached += cached;
+        }
         self.open -= 1;
         self.ended = finish.reason();
         self.server.metrics.finished(self.ended, self.begun);

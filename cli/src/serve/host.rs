@@ -6,25 +6,31 @@ use super::format::Wanted;
 use super::grammar::Grammars;
 use super::openai;
 use super::texts::Texts;
-use super::{CONTEXT, ServeArgs};
+use super::{CONTEXT, ServeArgs, Server};
 use crate::encoders;
 use crate::model::{self, ModelArgs};
 use crate::output::Failure;
 use crate::{Global, output};
 use sha2::{Digest, Sha256};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "grammar")]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tensorlogic::Device;
 use tensorlogic::models::inference::Pooling;
 use tensorlogic::models::{Embedder, Model};
 use tensorlogic::serving::{Constraint, Engine, EngineOptions, EngineStats, Refusal};
 use tensorlogic::text::ChatTemplate;
+use tensorlogic::{Device, TensorError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// A step that takes longer, and much longer than any before, means that the device hangs.
+pub const STEP_TIME: Duration = Duration::from_secs(30);
+/// So many lost or stuck devices within so long end the server: loading models anew does not help.
+const LOSSES: usize = 3;
+const LOSS_TIME: Duration = Duration::from_secs(600);
 /// Requests that wait for a model to be loaded, at most.
 const MAX_LOADING: usize = 8;
 /// How long a request waits for models that are in use to become free.
@@ -173,6 +179,12 @@ pub struct Models {
     /// Held by whoever loads a model, or makes room for one.
     turn: Mutex<()>,
     loading: AtomicUsize,
+    /// What engines did that are not there any more.
+    past: Mutex<EngineStats>,
+    /// When devices were lost or given up.
+    losses: Mutex<Vec<Instant>>,
+    /// Whether models are being loaded anew.
+    reviving: AtomicBool,
     /// Whether no model is loaded any more.
     leaving: AtomicBool,
     /// Times that a model was loaded.
@@ -215,7 +227,10 @@ impl Models {
         }
         let (loaded, turn, loading, loads) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         let leaving = AtomicBool::new(false);
-        let models = Models { entries, loaded, turn, loading, leaving, loads, most, args: args.clone(), template, global };
+        let (losses, reviving) = (Mutex::default(), AtomicBool::new(false));
+        let past = Mutex::default();
+        let models =
+            Models { entries, loaded, past, turn, loading, losses, reviving, leaving, loads, most, args: args.clone(), template, global };
         // What is wrong with the first model is wrong with the command.
         models.load(0)?;
         Ok(models)
@@ -235,32 +250,28 @@ impl Models {
 
     /// What all engines did and have to do.
     pub fn stats(&self) -> EngineStats {
-        let mut all = EngineStats::default();
+        let mut all = lock(&self.past).clone();
         for host in self.loaded() {
             let Kind::Decoder { engine, .. } = &host.kind else { continue };
-            let s = engine.stats();
-            all.running += s.running;
-            all.waiting += s.waiting;
-            all.pages += s.pages;
-            all.pages_available += s.pages_available;
-            all.pages_cached += s.pages_cached;
-            all.read_steps += s.read_steps;
-            all.write_steps += s.write_steps;
-            all.read_tokens += s.read_tokens;
-            all.cached_tokens += s.cached_tokens;
-            all.written_tokens += s.written_tokens;
-            all.check_steps += s.check_steps;
-            all.drafted_tokens += s.drafted_tokens;
-            all.accepted_tokens += s.accepted_tokens;
-            all.put_back += s.put_back;
-            all.cancelled += s.cancelled;
+            all.add(&engine.stats());
         }
         all
+    }
+
+    /// Keeps the counts of a model that goes; those of what there is go with it.
+    fn remember(&self, gone: &Loaded) {
+        let Kind::Decoder { engine, .. } = &gone.host.kind else { return };
+        let mut done = engine.stats();
+        (done.running, done.waiting, done.pages, done.pages_available, done.pages_cached) = (0, 0, 0, 0, 0);
+        lock(&self.past).add(&done);
     }
 
     /// The longest time that an engine has been in its round; an error where one has stopped.
     pub fn in_round(&self) -> Result<Duration, ApiError> {
         let mut longest = Duration::ZERO;
+        if self.reviving.load(Relaxed) {
+            return Err(ApiError::unavailable("a model is being loaded anew"));
+        }
         for host in self.loaded() {
             let Kind::Decoder { engine, .. } = &host.kind else { continue };
             if !engine.is_running() {
@@ -299,13 +310,44 @@ impl Models {
         loaded.map_err(|e| ApiError::unavailable(format!("the model {:?} could not be loaded: {e}", self.entries[n].name.id)))
     }
 
+    /// Gives up engines that are stuck: their requests end. Then models are loaded anew whose device was lost or hangs. Blocks.
+    fn leave_stuck(&self, limit: Duration) {
+        for host in self.loaded() {
+            let Kind::Decoder { engine, .. } = &host.kind else { continue };
+            if engine.is_stuck(limit) {
+                let message = format!("a step has taken {:.0} s on {}", engine.in_round().as_secs_f64(), host.device.name());
+                output::note(&format!("{message}: the model {:?} is loaded anew", host.name.id));
+                host.device.give_up();
+                engine.give_up(&TensorError::DeviceLost(format!("{message}, and does not end")));
+            }
+        }
+        self.revive();
+    }
+
+    /// Counts a device that was lost or given up; ends the process where there were too many.
+    fn count_loss(&self) {
+        let mut losses = lock(&self.losses);
+        losses.retain(|at| at.elapsed() < LOSS_TIME);
+        losses.push(Instant::now());
+        if losses.len() >= LOSSES {
+            output::note(&format!("devices were lost or hung {LOSSES} times within {} minutes: the server ends", LOSS_TIME.as_secs() / 60));
+            // A moment for the answers that say so.
+            std::thread::sleep(Duration::from_millis(500));
+            std::process::exit(1);
+        }
+    }
+
     /// Loads models anew whose device was lost. Blocks.
     pub fn revive(&self) {
         let gone: Vec<usize> = lock(&self.loaded).iter().filter(|l| !l.host.is_there()).map(|l| l.entry).collect();
+        if gone.is_empty() || self.leaving.load(Relaxed) || self.reviving.swap(true, Relaxed) {
+            return;
+        }
         for n in gone {
             // The next request gets the reason.
             let _ = self.load(n);
         }
+        self.reviving.store(false, Relaxed);
     }
 
     /// The error for a name that no model has.
@@ -321,8 +363,10 @@ impl Models {
         // One whose device was lost is loaded anew.
         if !loaded[at].host.is_there() && !self.leaving.load(Relaxed) {
             let gone = loaded.swap_remove(at);
+            self.remember(&gone);
             drop(loaded);
             drop(gone);
+            self.count_loss();
             return None;
         }
         loaded[at].used = Instant::now();
@@ -356,6 +400,7 @@ impl Models {
             let idle = |l: &Loaded| Arc::strong_count(&l.host) == 1;
             let oldest = (0..loaded.len()).filter(|&i| idle(&loaded[i])).min_by_key(|&i| loaded[i].used);
             let gone = oldest.map(|i| loaded.swap_remove(i));
+            gone.iter().for_each(|gone| self.remember(gone));
             drop(loaded);
             match gone {
                 Some(gone) => {
@@ -407,6 +452,7 @@ impl Entry {
             kv_bytes,
             context,
             deterministic: args.deterministic,
+            itl_budget: Duration::from_millis(args.itl_budget),
             lookup: EngineOptions::default().lookup.filter(|_| !args.no_lookup),
             ..Default::default()
         };
@@ -419,10 +465,50 @@ impl Entry {
     }
 
     fn fingerprint(&self, device: &Device, dtype: &str, deterministic: bool) -> String {
-        let mode = format!("{} {} {} {dtype} {deterministic}", env!("CARGO_PKG_VERSION"), self.name.id, device.name());
-        let hash = Sha256::digest(mode.as_bytes());
+        let mode = format!("{} {} {dtype} {deterministic}", env!("CARGO_PKG_VERSION"), device.name());
+        let mut hash = Sha256::new_with_prefix(mode.as_bytes());
+        sample(&self.path, &mut hash);
+        let hash = hash.finalize();
         format!("fp_{:02x}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3], hash[4])
     }
+}
+
+/// Hashes the size of a file, or of each file of a folder, and parts of it that are spread over it: files may have gigabytes.
+fn sample(path: &Path, hash: &mut Sha256) {
+    const PARTS: u64 = 64;
+    const PART: u64 = 16 << 10;
+    if let Ok(files) = std::fs::read_dir(path) {
+        let mut files: Vec<PathBuf> = files.flatten().map(|file| file.path()).filter(|file| file.is_file()).collect();
+        files.sort();
+        files.iter().for_each(|file| sample(file, hash));
+        return;
+    }
+    let bytes = size(path);
+    hash.update(bytes.to_le_bytes());
+    let Ok(mut file) = std::fs::File::open(path) else { return };
+    let mut part = Vec::new();
+    for n in 0..PARTS {
+        part.clear();
+        let at = bytes.saturating_sub(PART) * n / (PARTS - 1);
+        if file.seek(SeekFrom::Start(at)).is_ok() && file.by_ref().take(PART).read_to_end(&mut part).is_ok() {
+            hash.update(&part);
+        }
+    }
+}
+
+/// Looks after the engines of a server, on a thread of its own, until it leaves.
+pub fn watch(server: &Arc<Server>) -> std::io::Result<()> {
+    // Tests have no half a minute.
+    let limit = std::env::var("TL_TEST_STEP_TIME_MS").ok().and_then(|ms| ms.parse().ok()).map_or(STEP_TIME, Duration::from_millis);
+    let server = Arc::downgrade(server);
+    let look = move || {
+        while let Some(server) = server.upgrade().filter(|server| !server.leaving.load(Relaxed)) {
+            server.models.leave_stuck(limit);
+            drop(server);
+            std::thread::sleep((limit / 10).min(Duration::from_secs(1)));
+        }
+    };
+    std::thread::Builder::new().name("watchdog".into()).spawn(look).map(drop)
 }
 
 /// Bytes of a file, or of the files of a folder.

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+use tensorlogic::serving::Distribution;
 
 #[derive(Default)]
 pub struct Counter(AtomicU64);
@@ -54,6 +55,18 @@ impl Histogram {
     }
 }
 
+/// A histogram of the engine's.
+fn distribution(name: &str, help: &str, d: &Distribution, out: &mut String) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
+    let mut count = 0;
+    for (i, n) in d.counts().iter().enumerate() {
+        count += n;
+        let bound = d.bounds().get(i).map_or("+Inf".to_string(), f64::to_string);
+        let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {count}");
+    }
+    let _ = writeln!(out, "{name}_sum {}\n{name}_count {count}", d.sum());
+}
+
 /// All counts.
 pub struct Metrics {
     pub prompt_tokens: Counter,
@@ -62,9 +75,13 @@ pub struct Metrics {
     finished: Mutex<BTreeMap<&'static str, u64>>,
     /// Requests by route and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    /// Requests that got an error, by its kind.
+    rejected: Mutex<BTreeMap<&'static str, u64>>,
     first_token: Histogram,
     between_tokens: Histogram,
     whole: Histogram,
+    /// Kernels that any device compiled at most.
+    pipelines: AtomicUsize,
     pub connections: AtomicUsize,
     pub connections_refused: Counter,
 }
@@ -76,9 +93,11 @@ impl Metrics {
             generated: Counter::default(),
             finished: Mutex::default(),
             requests: Mutex::default(),
+            rejected: Mutex::default(),
             first_token: Histogram::new(LONG),
             between_tokens: Histogram::new(SHORT),
             whole: Histogram::new(LONG),
+            pipelines: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             connections_refused: Counter::default(),
         }
@@ -103,6 +122,11 @@ impl Metrics {
         *self.requests.lock().unwrap_or_else(PoisonError::into_inner).entry((route, status.as_u16())).or_default() += 1;
     }
 
+    /// A request got an error of this kind.
+    pub fn rejected(&self, reason: &'static str) {
+        *self.rejected.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+    }
+
     /// All of them, with what the engine counts.
     pub fn text(&self, server: &Server) -> String {
         let s = server.models.stats();
@@ -110,6 +134,7 @@ impl Metrics {
         let hosts = server.models.loaded();
         // Models may share a device.
         let pipelines = hosts.iter().map(|h| h.device.pipeline_stats().pipelines).max().unwrap_or(0);
+        let pipelines = self.pipelines.fetch_max(pipelines, Relaxed).max(pipelines);
         let round = server.models.in_round().unwrap_or_default();
         let mut out = String::new();
         let mut one = |kind: &str, name: &str, help: &str, value: f64| {
@@ -148,6 +173,22 @@ impl Metrics {
         self.first_token.write("tl_time_to_first_token_seconds", "From a request's arrival to its first token.", &mut out);
         self.between_tokens.write("tl_inter_token_latency_seconds", "Between two tokens of an answer.", &mut out);
         self.whole.write("tl_e2e_request_latency_seconds", "From a request's arrival to its answer's end.", &mut out);
+        distribution(
+            "tl_request_queue_time_seconds",
+            "From a request's arrival to the step that begins its prompt.",
+            &s.queue_time,
+            &mut out,
+        );
+        distribution("tl_read_step_seconds", "Steps that read prompts.", &s.read_time, &mut out);
+        distribution("tl_write_step_seconds", "Steps that wrote tokens.", &s.write_time, &mut out);
+        distribution("tl_check_step_seconds", "Steps that checked guessed tokens.", &s.check_time, &mut out);
+        distribution("tl_batch_size", "Answers for which a step wrote.", &s.batch_size, &mut out);
+        out.push_str(
+            "# HELP tl_requests_rejected_total Requests that got an error, by its kind.\n# TYPE tl_requests_rejected_total counter\n",
+        );
+        for (reason, n) in &*self.rejected.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = writeln!(out, "tl_requests_rejected_total{{reason=\"{reason}\"}} {n}");
+        }
         out.push_str("# HELP tl_request_success_total Answers by why they ended.\n# TYPE tl_request_success_total counter\n");
         for (reason, n) in &*self.finished.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = writeln!(out, "tl_request_success_total{{finished_reason=\"{reason}\"}} {n}");

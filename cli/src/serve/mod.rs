@@ -16,6 +16,7 @@ mod host;
 mod keys;
 mod metrics;
 mod openai;
+mod peer;
 mod routes;
 mod sse;
 mod stops;
@@ -103,6 +104,9 @@ pub struct ServeArgs {
     /// Never guess the next tokens of answers that repeat parts of their text, to check several at a time
     #[arg(long)]
     no_lookup: bool,
+    /// Milliseconds that a step which reads prompts may take, since running answers wait for it
+    #[arg(long, value_name = "MS", default_value_t = 50)]
+    itl_budget: u64,
     /// Connections at most
     #[arg(long, default_value_t = 1024)]
     max_connections: usize,
@@ -183,6 +187,7 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
         }
         false => output::result(&url)?,
     }
+    host::watch(&server)?;
     let drain = Duration::from_secs(args.drain);
     runtime.block_on(accept::serve(listener, server, args.max_connections.max(1), drain, global.quiet));
     runtime.shutdown_timeout(Duration::from_secs(1));

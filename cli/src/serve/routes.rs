@@ -6,14 +6,15 @@ use super::answer::Running;
 use super::ask::Ask;
 use super::error::ApiError;
 use super::fields::Fields;
-use super::host::Host;
+use super::host::{Host, STEP_TIME};
 use super::openai::{self, chat, completions, responses};
+use super::peer::Peer;
 use super::sse::{Form, Stream};
 use super::{anthropic, embeddings, tools};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -33,8 +34,6 @@ const MAX_BODY: usize = 8 << 20;
 /// How long a part of a body may take, and all of it.
 const PART_TIME: Duration = Duration::from_secs(10);
 const BODY_TIME: Duration = Duration::from_secs(60);
-/// A step that takes longer means that the device hangs.
-const STEP_TIME: Duration = Duration::from_secs(30);
 
 pub type Reply = Response<Either<Full<Bytes>, Stream>>;
 
@@ -85,7 +84,7 @@ fn find(path: &str) -> Option<(Route, &'static str, Method)> {
 }
 
 /// Answers a request; whatever goes wrong is part of the answer.
-pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<Reply, Infallible> {
+pub async fn answer(server: Arc<Server>, request: Request<Incoming>, peer: Peer) -> Result<Reply, Infallible> {
     let begun = Instant::now();
     let found = find(request.uri().path());
     let name = found.as_ref().map_or("none", |f| f.1);
@@ -94,13 +93,16 @@ pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<R
     let id = given.unwrap_or_else(made);
     let access = Arc::new(Access::new(id.to_str().unwrap_or_default(), request.method(), name));
     let origin = request.headers().get(header::ORIGIN).filter(|o| server.origins.iter().any(|own| own.as_bytes() == o.as_bytes())).cloned();
-    let mut handled = pin!(handle(&server, request, found, begun, &access));
+    let mut gone = pin!(peer.gone(request.version() == Version::HTTP_11));
+    let mut handled = pin!(handle(&server, request, found, begun, &access, peer));
     let result = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| handled.as_mut().poll(cx))) {
-        Ok(poll) => poll,
+        Ok(Poll::Pending) => gone.as_mut().poll(cx).map(|()| Err(went_away())),
+        Ok(done) => done,
         Err(_) => Poll::Ready(Err(panicked())),
     });
     let result = result.await;
     let error = result.as_ref().err().map(|e| e.code.unwrap_or(e.kind()));
+    error.into_iter().for_each(|reason| server.metrics.rejected(reason));
     let mut reply = result.unwrap_or_else(|e| failed(&e, name));
     server.metrics.request(name, reply.status());
     access.status(reply.status(), error);
@@ -117,6 +119,12 @@ pub async fn answer(server: Arc<Server>, request: Request<Incoming>) -> Result<R
     Ok(reply)
 }
 
+/// Nobody reads it; the log has it.
+fn went_away() -> ApiError {
+    let status = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
+    ApiError::new(status, "the client went away").code("client_closed_request")
+}
+
 fn panicked() -> ApiError {
     ApiError::internal("the server panicked on this request")
 }
@@ -127,11 +135,12 @@ async fn handle(
     found: Option<(Route, &'static str, Method)>,
     begun: Instant,
     access: &Arc<Access>,
+    peer: Peer,
 ) -> Result<Reply, ApiError> {
     check_head(&request)?;
     check_origin(server, request.headers())?;
     if request.method() == Method::OPTIONS {
-        return Ok(preflight());
+        return Ok(preflight(request.headers()));
     }
     let path = request.uri().path().to_string();
     let Some((route, _, method)) = found else {
@@ -166,7 +175,11 @@ async fn handle(
     let reader = server.clone();
     // Reading and tokenizing takes milliseconds, and loading a model seconds, which other clients would wait for.
     match blocking(move || read(&reader, route, &body)).await? {
-        Read::Work(host, work) => write(server, &host, *work, &client, begun, access).await,
+        Read::Work(host, work) => {
+            let Work { ask, prompts, form } = *work;
+            let running = Running::start(server, &host, &ask, &prompts, &client, begun)?.logged(access);
+            write(running, form, ask.stream.then_some(peer)).await
+        }
         Read::Vectors(work) => {
             let object = work.run(server).await;
             server.metrics.finished(if object.is_ok() { "stop" } else { "error" }, begun);
@@ -216,18 +229,10 @@ fn read(server: &Server, route: Route, body: &[u8]) -> Result<Read, ApiError> {
     Ok(Read::Work(host, Box::new(work)))
 }
 
-async fn write(
-    server: &Arc<Server>,
-    host: &Arc<Host>,
-    work: Work,
-    client: &str,
-    begun: Instant,
-    access: &Arc<Access>,
-) -> Result<Reply, ApiError> {
-    let Work { ask, prompts, mut form } = work;
-    let running = Running::start(server, host, &ask, &prompts, client, begun)?.logged(access);
-    if ask.stream {
-        return Ok(stream(Stream::new(running, form)));
+/// The answers as a stream to this client, or as one object.
+async fn write(running: Running, mut form: Box<dyn Form>, stream_to: Option<Peer>) -> Result<Reply, ApiError> {
+    if let Some(peer) = stream_to {
+        return Ok(stream(Stream::new(running, form, peer)));
     }
     let (answers, used) = running.collect().await?;
     Ok(json_reply(&form.whole(answers, &used)))
@@ -342,13 +347,21 @@ fn page() -> Reply {
     reply
 }
 
-fn preflight() -> Reply {
+/// A page of an allowed origin may send what its client asks to send, where those are names that clients use: OpenAI's sends several that begin alike.
+fn preflight(asked: &HeaderMap) -> Reply {
     let mut reply = Response::new(Either::Left(Full::default()));
     *reply.status_mut() = StatusCode::NO_CONTENT;
     let headers = reply.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
-    let allowed = "authorization, content-type, x-api-key, x-request-id, anthropic-version";
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    let mut allowed = "authorization, content-type, x-api-key, x-request-id, anthropic-version".to_string();
+    let asked = asked.get_all(header::ACCESS_CONTROL_REQUEST_HEADERS).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+    for name in asked.map(|name| name.trim().to_ascii_lowercase()).filter(|name| name.starts_with("x-stainless-")) {
+        allowed.push_str(", ");
+        allowed.push_str(&name);
+    }
+    if let Ok(allowed) = HeaderValue::from_str(&allowed) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    }
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     reply
 }

@@ -2,6 +2,7 @@
 
 use super::answer::{Piece, Running, Usage, Whole};
 use super::error::ApiError;
+use super::peer::{Asking, LOOK, Peer};
 use hyper::body::{Body, Bytes, Frame};
 use serde_json::Value;
 use std::convert::Infallible;
@@ -49,11 +50,26 @@ pub struct Stream {
     begun: bool,
     done: bool,
     ping: Pin<Box<Sleep>>,
+    peer: Peer,
+    asking: Asking,
+    /// When it is looked whether the client is there.
+    look: Pin<Box<Sleep>>,
 }
 
 impl Stream {
-    pub fn new(running: Running, form: Box<dyn Form>) -> Stream {
-        Stream { running, form, begun: false, done: false, ping: Box::pin(sleep(PING)) }
+    pub fn new(running: Running, form: Box<dyn Form>, peer: Peer) -> Stream {
+        let (ping, look) = (Box::pin(sleep(PING)), Box::pin(sleep(LOOK)));
+        Stream { running, form, begun: false, done: false, ping, peer, asking: Asking::default(), look }
+    }
+
+    /// Whether it is time for a comment, to a client that has gone away perhaps.
+    fn pings(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut asks = false;
+        while self.look.as_mut().poll(cx).is_ready() {
+            self.look.as_mut().reset(Instant::now() + LOOK);
+            asks |= self.peer.should_be_asked(&mut self.asking);
+        }
+        asks || self.ping.as_mut().poll(cx).is_ready()
     }
 }
 
@@ -83,7 +99,7 @@ impl Body for Stream {
                 }
             }
         }
-        if out.is_empty() && !this.done && this.ping.as_mut().poll(cx).is_ready() {
+        if out.is_empty() && !this.done && this.pings(cx) {
             out.push_str(": ping\n\n");
         }
         match (out.is_empty(), this.done) {

@@ -61,7 +61,7 @@ fn each_request_has_a_line() {
         assert!(first > 0.0 && first < all * 1e3, "{line}");
     }
     assert_eq!(of("nobody", &["status", "error", "tokens"]), json!([401, "invalid_api_key", null]));
-    assert_eq!(of("magic", &["status", "error"]), json!([400, "invalid_request_error"]));
+    assert_eq!(of("magic", &["status", "error"]), json!([400, "unknown_parameter"]));
     assert_eq!(of("nowhere", &["route", "status", "error"]), json!(["none", 404, "not_found"]));
     assert_eq!(of("vector", &["route", "status"]), json!(["/v1/embeddings", 200]));
     assert_eq!(of("gone", &["status", "finish"]), json!([200, "abort"]));

@@ -165,16 +165,14 @@ fn idle_connections_cost_little() {
     }
     let each = memory(&server).saturating_sub(before) / count as u64;
     assert!(each < 20 << 10, "{each} bytes a connection");
-    let mut times: Vec<Duration> = (0..9)
-        .map(|_| {
-            let start = Instant::now();
-            assert_eq!(server.get("/health").status, 200);
-            start.elapsed()
-        })
-        .collect();
-    times.sort();
-    // The median: this machine runs other tests.
-    assert!(times[4] < Duration::from_millis(100), "{times:?}");
+    let health = || {
+        let start = Instant::now();
+        assert_eq!(server.get("/health").status, 200);
+        start.elapsed()
+    };
+    // The slowest of nine, in the best of some rounds: this machine runs other tests.
+    let slowest: Vec<Duration> = (0..5).map(|_| (0..9).map(|_| health()).max().unwrap()).collect();
+    assert!(slowest.iter().min().unwrap() < &Duration::from_millis(100), "{slowest:?} with {count} connections");
     drop(idle);
     assert_eq!(server.complete(&json!({ "prompt": "ROMEO:", "max_tokens": 4 })).chars().count(), 4);
 }
@@ -183,8 +181,16 @@ fn idle_connections_cost_little() {
 #[cfg(target_os = "linux")]
 fn descriptors_that_run_out_come_back() {
     let server = Server::start_under("ulimit -n 64", TINY, &[]);
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", server.process.id())).unwrap().count();
     let many: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    // Most of them wait to be accepted, since there is no descriptor left.
+    let start = Instant::now();
+    while open() < 64 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{} descriptors are open", open());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     std::thread::sleep(Duration::from_millis(300));
+    assert!(open() < 80, "{} descriptors are open", open());
     drop(many);
     let reply = server.get("/health");
     assert_eq!(reply.status, 200);
@@ -192,7 +198,7 @@ fn descriptors_that_run_out_come_back() {
 }
 
 #[test]
-fn a_poisoned_request_fails_alone() {
+fn a_wrong_request_among_others_fails_alone() {
     let server = Server::start(&["--rows", "4"]);
     let plain = json!({ "prompt": "ROMEO:", "max_tokens": 60, "temperature": 0 });
     let want = server.complete(&plain);
@@ -238,6 +244,150 @@ fn a_device_that_is_lost_is_opened_again() {
 }
 
 #[test]
+fn a_step_that_does_not_end_is_left() {
+    // The first engine hangs behind so many steps; half a minute is too long for a test.
+    let env = [("TL_TEST_STALL_AFTER", "6:1"), ("TL_TEST_STEP_TIME_MS", "300")];
+    let server = Server::start_env(&["--rows", "1", "--ctx", "64", "--kv-memory", "8"], &env);
+    let body = |stream: bool| json!({ "prompt": "ROMEO:", "max_tokens": 40, "temperature": 0, "stream": stream, "ignore_eos": true });
+    std::thread::scope(|s| {
+        let stream = s.spawn(|| server.post("/v1/completions", &body(true)));
+        server.wait_until_busy();
+        // It waits for a place.
+        let whole = s.spawn(|| server.post("/v1/completions", &body(false)));
+        let events = stream.join().unwrap().events();
+        let message = events.last().unwrap()["error"]["message"].as_str().unwrap();
+        assert!(events.len() > 1 && message.contains("does not end"), "{message}");
+        let reply = whole.join().unwrap();
+        assert_eq!(reply.status, 503, "{}", reply.text());
+        assert!(reply.header("retry-after").is_some());
+    });
+    let start = Instant::now();
+    while server.get("/health").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the model is not there again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.post("/v1/completions", &body(false)).json()["usage"]["completion_tokens"], 40);
+    assert_eq!(server.metric("tl_model_loads_total"), 2.0);
+}
+
+#[test]
+fn a_server_whose_devices_hang_again_and_again_ends() {
+    let env = [("TL_TEST_STALL_AFTER", "0"), ("TL_TEST_STEP_TIME_MS", "100")];
+    let mut server = Server::start_env(&["--rows", "1", "--ctx", "64", "--kv-memory", "8"], &env);
+    let start = Instant::now();
+    let code = loop {
+        if let Some(status) = server.process.try_wait().unwrap() {
+            break status.code();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it goes on");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_so() {
+    let server = Server::start(&["--max-connections", "3"]);
+    let idle: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    // A request is under way when the connection is refused; so much that it is read in several parts.
+    let body = json!({ "prompt": "a".repeat(40_000), "max_tokens": 4 });
+    for n in 0..40 {
+        let reply = server.post("/v1/completions", &body);
+        assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{n}: {}", reply.text());
+        assert_eq!(reply.json()["error"]["message"], "too many connections");
+    }
+    drop(idle);
+    let start = Instant::now();
+    while server.get("/health").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(20), "still full");
+    }
+    assert!(server.metric("tl_connections_refused_total") >= 40.0);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_client_that_closes_its_sending_side_gets_its_answer() {
+    let server = Server::start(&["--rows", "1", "--ctx", "256"]);
+    for stream in [false, true] {
+        // It takes so long that the server looks whether the client is there.
+        let body = json!({ "prompt": "ROMEO:", "max_tokens": 100, "n": 2, "stream": stream, "ignore_eos": true });
+        let mut client = server.send("POST", "/v1/completions", &[], &body.to_string());
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let reply = read_reply(&mut client).unwrap();
+        assert_eq!(reply.status, 200);
+        let texts: usize = match stream {
+            true => reply.events().iter().map(|e| e["choices"][0]["text"].as_str().unwrap().chars().count()).sum(),
+            false => reply.json()["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap().chars().count()).sum(),
+        };
+        assert_eq!(texts, 200);
+    }
+    assert_eq!(server.metric("tl_cancelled_total"), 0.0);
+}
+
+/// Requests of many kinds; the memory that the server has must not grow by more than a MiB in 10,000 of them, and 2 MiB.
+#[cfg(target_os = "linux")]
+fn soak(requests: usize) {
+    let server = Server::start(&["--rows", "16", "--ctx", "32", "--kv-memory", "8", "--waiting", "64"]);
+    let one = |n: usize| match n % 12 {
+        0 => server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 + n % 2, "seed": n, "stream": n % 24 == 0 })).status,
+        1 => server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": "many" })).status,
+        2 => server.post("/tokenize", &json!({ "content": format!("ROMEO: {n}") })).status,
+        3 => server.ask("POST", "/v1/chat/completions", &[], "{\"messages\": [").status,
+        4 => server.get("/v1/models").status,
+        5 => server.post("/v1/completions", &json!({ "prompt": "a".repeat(60), "max_tokens": 1 })).status,
+        6 => server.get(&format!("/nowhere/{n}")).status,
+        7 => server.post("/detokenize", &json!({ "tokens": [n % 60, 3] })).status,
+        8 => server.get("/metrics").status,
+        9 => server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1, "model": format!("none-{n}") })).status,
+        10 => server.get("/props").status,
+        _ => server.get("/health").status,
+    };
+    let round = |from: usize, count: usize| {
+        let next = std::sync::atomic::AtomicUsize::new(from);
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    loop {
+                        let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        if n >= from + count {
+                            return;
+                        }
+                        let status = one(n);
+                        let want: &[u16] = match n % 12 {
+                            0 => &[200, 429],
+                            1 | 3 | 5 => &[400],
+                            6 | 9 => &[404],
+                            _ => &[200],
+                        };
+                        assert!(want.contains(&status), "request {n}: {status}");
+                    }
+                });
+            }
+        });
+        server.wait_until_idle();
+    };
+    round(0, requests / 3);
+    let before = memory(&server);
+    round(requests / 3, requests - requests / 3);
+    let grown = memory(&server).saturating_sub(before);
+    println!("{requests} requests: {before} bytes, and {grown} more");
+    assert!(grown < (2 << 20) + ((requests as u64 / 10_000) << 20), "{grown} bytes");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_does_not_grow_with_requests() {
+    soak(3_000);
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release --test serve -- --ignored soak"]
+#[cfg(target_os = "linux")]
+fn memory_does_not_grow_in_a_soak_of_100_000_requests() {
+    soak(100_000);
+}
+
+#[test]
 fn the_dashboard_shows_what_there_is() {
     let server = Server::start(&[]);
     let metrics = server.get("/metrics").text().to_string();
@@ -247,7 +397,7 @@ fn the_dashboard_shows_what_there_is() {
         for target in panel["targets"].as_array().unwrap() {
             let words = target["expr"].as_str().unwrap().split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
             for name in words.filter(|w| w.starts_with("tl_")) {
-                let name = name.trim_end_matches("_bucket");
+                let name = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
                 assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}");
                 names += 1;
             }

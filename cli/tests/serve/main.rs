@@ -297,6 +297,32 @@ fn whoever_goes_away_is_forgotten() {
 }
 
 #[test]
+fn answers_to_one_prompt_read_it_once() {
+    let server = Server::start(&["--rows", "16", "--ctx", "256"]);
+    let prompt: String = "to be or not to be that is the question ".chars().cycle().take(200).collect();
+    let reply = server.post("/v1/completions", &json!({ "prompt": prompt, "n": 16, "max_tokens": 2, "ignore_eos": true })).json();
+    let usage = &reply["usage"];
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(200), &json!(32)), "{usage}");
+    assert!(usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0) <= 200, "{usage}");
+    // Three whole pages of 64.
+    assert!(server.metric("tl_prefix_cache_hits_total") >= 15.0 * 192.0, "{}", server.metric("tl_prefix_cache_hits_total"));
+    // A second request finds them, and counts them once.
+    let again = server.post("/v1/completions", &json!({ "prompt": prompt, "n": 3, "max_tokens": 2 })).json();
+    assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 192, "{again}");
+}
+
+#[test]
+fn the_budget_of_prompt_steps_bounds_their_size() {
+    let steps = |budget: &str| {
+        let server = Server::start(&["--ctx", "256", "--itl-budget", budget]);
+        server.complete(&json!({ "prompt": "a".repeat(200), "max_tokens": 1 }));
+        server.metric("tl_read_steps_total")
+    };
+    // The smallest shape has 16 tokens, the largest 64.
+    assert_eq!((steps("0"), steps("1000000")), (13.0, 4.0));
+}
+
+#[test]
 fn too_many_requests_are_told_to_come_back() {
     let server = Server::start(&["--rows", "1", "--waiting", "1", "--ctx", "256"]);
     let body = json!({ "prompt": "a", "n": 3, "max_tokens": 200 });
@@ -332,6 +358,15 @@ fn keys_and_addresses_keep_others_out() {
     assert_eq!((server.get("/health").status, server.get("/").status, server.get("/metrics").status), (200, 200, 401));
     let reply = server.ask("GET", "/v1/models", &[("authorization", "Bearer first"), ("origin", "https://chat.example.com")], "");
     assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("https://chat.example.com")));
+    let asked = [
+        ("origin", "https://chat.example.com"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization, x-stainless-os,X-Stainless-Retry-Count, x-other"),
+    ];
+    let reply = server.ask("OPTIONS", "/v1/chat/completions", &asked, "");
+    assert_eq!((reply.status, reply.header("access-control-allow-origin")), (204, Some("https://chat.example.com")));
+    let allowed = reply.header("access-control-allow-headers").unwrap();
+    assert!(allowed.contains("x-stainless-os") && allowed.contains("x-stainless-retry-count") && !allowed.contains("x-other"), "{allowed}");
     let (code, said) = run(&["--port", server.address.rsplit(':').next().unwrap()]);
     assert!(code == Some(2) && said.contains(&server.address), "{said}");
 }

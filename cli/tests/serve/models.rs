@@ -57,6 +57,26 @@ fn several_models_are_loaded_when_they_are_asked_for() {
 }
 
 #[test]
+fn fingerprints_are_those_of_files() {
+    let folder = std::env::temp_dir().join(format!("tl-serve-fingerprints-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let fingerprint = |name: &str, bytes: &[u8]| {
+        let file = folder.join(name);
+        std::fs::write(&file, bytes).unwrap();
+        let server = Server::start_with(file.to_str().unwrap(), &["--alias", "same", "--ctx", "64", "--kv-memory", "8"]);
+        let answer = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 })).json();
+        answer["system_fingerprint"].as_str().unwrap().to_string()
+    };
+    let mut bytes = std::fs::read(TINY).unwrap();
+    let first = fingerprint("one.gguf", &bytes);
+    assert_eq!(fingerprint("two.gguf", &bytes), first);
+    // One bit of a weight.
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_ne!(fingerprint("one.gguf", &bytes), first);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_load_is_measured_at_its_clients() {
     let server = Server::start(&["--rows", "8"]);
     let url = format!("http://{}", server.address);

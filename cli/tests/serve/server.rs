@@ -57,6 +57,11 @@ impl Reply {
 pub fn read_reply(stream: &mut TcpStream) -> std::io::Result<Reply> {
     let mut all = Vec::new();
     stream.read_to_end(&mut all)?;
+    // Interim responses come before the answer.
+    while all.starts_with(b"HTTP/1.1 1") {
+        let end = all.windows(4).position(|w| w == b"\r\n\r\n").map_or(all.len(), |at| at + 4);
+        all.drain(..end);
+    }
     let at =
         all.windows(4).position(|w| w == b"\r\n\r\n").ok_or_else(|| std::io::Error::other(format!("no head in {} bytes", all.len())))?;
     let head = String::from_utf8(all[..at].to_vec()).unwrap();
@@ -87,6 +92,11 @@ impl Server {
     pub fn start_on(device: &str, args: &[&str], lost_after: &str) -> Server {
         let env = [("TL_DEVICE", device), ("TL_TEST_LOSE_DEVICE_AFTER", lost_after)];
         Server::launch(crate::common::command(env!("CARGO_BIN_EXE_tl")), TINY, args, &env)
+    }
+
+    /// With variables of the environment.
+    pub fn start_env(args: &[&str], env: &[(&str, &str)]) -> Server {
+        Server::launch(Command::new(env!("CARGO_BIN_EXE_tl")), TINY, args, env)
     }
 
     /// Behind a command of the shell, such as one that sets a limit.
