@@ -112,7 +112,7 @@ fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
         .filter(|f| f.parent().is_some_and(|p| p.ends_with("probes")))
         .map(|f| f.file_stem().unwrap().display().to_string())
         .collect();
-    assert_eq!(probes, ["probe_bodies", "probe_matrix", "probe_subgroup"].map(String::from).into(), "probes");
+    assert_eq!(probes, ["probe_bodies", "probe_matrix", "probe_sound", "probe_subgroup"].map(String::from).into(), "probes");
 }
 
 /// The workflow compiles those folders, each with its arithmetic, in the version of the language that the backend names.
