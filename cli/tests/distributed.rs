@@ -76,8 +76,12 @@ fn ranks_on_a_gpu_change_no_bit() {
 fn shared(a: i32, b: i32) -> Vec<String> {
     let maps = |pid: i32| -> Vec<String> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-        let shared = maps.lines().filter(|l| l.split_whitespace().nth(1).is_some_and(|mode| mode.contains("ws")));
-        shared.filter_map(|l| l.split_whitespace().nth(5)).filter(|name| *name != "/dev/zero").map(String::from).collect()
+        let shared = maps.lines().filter(|l| l.split_whitespace().nth(1).is_some_and(|mode| mode.starts_with("rw") && mode.ends_with('s')));
+        shared
+            .filter_map(|l| l.split_whitespace().nth(5))
+            .filter(|name| *name != "/dev/zero" && !name.contains("pmix"))
+            .map(String::from)
+            .collect()
     };
     let other = maps(b);
     maps(a).into_iter().filter(|name| other.contains(name)).collect()
@@ -95,7 +99,11 @@ fn ranks_talk_by_tcp_and_by_shared_memory() {
             let run = format!("{family}{tcp}");
             let start = |more: &str| {
                 let line = p.begin(&run, &format!("{common} {more}"));
-                if tcp { ranks(&mpi, family, 2, &line) } else { shared_ranks(&mpi, family, 2, &line) }
+                let mut c = if tcp { ranks(&mpi, family, 2, &line) } else { shared_ranks(&mpi, family, 2, &line) };
+                if tcp && family == "mpich" {
+                    c.envs([("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]);
+                }
+                c
             };
             let mut child = start("").spawn().unwrap();
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -125,8 +133,9 @@ fn newer_libraries_and_the_standards_interface_make_the_same_bits() {
     let common = format!("{TINY} --lanes 4 --steps 4 --eval-every 0");
     check(alone(&p.begin("alone", &common)), Some(0), "saved 4\n", "");
     // The last one is named otherwise than its interface: which one it is must not be judged by a file's name.
-    let odd = p.path("libmpi.so.77");
-    std::os::unix::fs::symlink(mpi.join("mpich5/lib/libmpi_abi.so.1"), &odd).unwrap();
+    // It is beside its own libraries, which it looks for there.
+    let odd = mpi.join("mpich5/lib/libmpi.so.77");
+    let _ = std::os::unix::fs::symlink("libmpi_abi.so.1", &odd);
     let odd = odd.display().to_string();
     for (n, (family, library, name)) in [
         ("openmpi5", "", "Open MPI v5"),
@@ -423,8 +432,8 @@ fn commands_of_one_process_refuse_a_launcher() {
     let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny/tiny.gguf");
     let text = "a launcher started 2 ranks, and this command runs as one process";
     check(under(&format!("finetune -m {tiny} nowhere.txt -o nowhere"), "2"), Some(2), "", text);
-    check(under(&format!("score -m {tiny} --context a --continuation b"), "2"), Some(2), "", text);
-    check(under("bench run matmul", "2"), Some(2), "", text);
+    check(under(&format!("score -m {tiny} text"), "2"), Some(2), "", text);
+    check(under("bench run", "2"), Some(2), "", text);
     // What only looks may run anywhere, and so may one rank.
     check(under(&format!("inspect {tiny}"), "2"), Some(0), "", "");
     check(under(&format!("finetune -m {tiny} nowhere.txt -o nowhere"), "1"), Some(1), "", "nowhere.txt");

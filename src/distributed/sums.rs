@@ -114,7 +114,7 @@ pub fn within(bounds: &[usize], range: &std::ops::Range<usize>) -> Vec<usize> {
 /// Windows of `range` of at most `most` values, a multiple of [`BLOCK`].
 pub fn windows(range: std::ops::Range<usize>, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let most = (most / BLOCK).max(1) * BLOCK;
-    range.clone().step_by(most).map(move |at| at..(at + most).min(range.end))
+    range.clone().step_by(most).map(move |at| at..at.saturating_add(most).min(range.end))
 }
 
 /// The sum of squares of each block of `values`, whose first begins at a multiple of [`BLOCK`]. NaN or infinity where a value is.
@@ -168,6 +168,7 @@ mod tests {
         let all: Vec<_> = windows(BLOCK..4 * BLOCK + 7, 2 * BLOCK + 1).collect();
         assert_eq!(all, [BLOCK..3 * BLOCK, 3 * BLOCK..4 * BLOCK + 7]);
         assert_eq!(windows(5..5, 1).count(), 0);
+        assert_eq!(windows(BLOCK..9 * BLOCK, usize::MAX).collect::<Vec<_>>(), std::slice::from_ref(&(BLOCK..9 * BLOCK)));
         assert_eq!(squares(&[1.0, 2.0]).collect::<Vec<_>>(), [5.0]);
         assert!(squares(&[f32::INFINITY, 1.0]).all(|s| s.is_infinite()));
     }

@@ -91,20 +91,11 @@ pub fn alone(args: &str) -> Command {
     c
 }
 
-/// A launcher by its family, over TCP: where ranks may share memory, nothing is shown about machines.
+/// A launcher by its family: Open MPI's over TCP, since nothing is shown about machines where ranks share memory; MPICH's by what it takes.
 pub fn launcher(mpi: &Path, family: &str) -> Command {
     let mut c = shared_launcher(mpi, family);
     if family.starts_with("openmpi") {
         c.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]);
-    } else {
-        // MPICH over UCX or libfabric, whichever it was built with.
-        c.envs([
-            ("MPIR_CVAR_NOLOCAL", "1"),
-            ("UCX_TLS", "tcp,self"),
-            ("UCX_NET_DEVICES", "lo"),
-            ("FI_PROVIDER", "tcp"),
-            ("FI_TCP_IFACE", "lo"),
-        ]);
     }
     c
 }
