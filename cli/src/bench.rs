@@ -61,14 +61,16 @@ Examples:
   tl bench decode -m model.gguf --device vulkan
   tl bench decode --shape gpt2-124m --type f16         random weights, no download
   tl bench decode --shape llama-1b --type q4_0 --json
+  tl bench decode --shape gpt-oss-20b --type mxfp4     4 of 32 experts a token; the limit counts only those
   tl bench decode --shape gpt2-124m --type f16 --sequences 64
   tl bench decode --strategy all                       the pipeline strategies in turn, with verdicts"
 )]
 pub struct DecodeArgs {
-    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
+    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b, llama-8b, qwen3-0.6b, qwen3-8b, gemma3-1b,
+    /// qwen3-30b-a3b, gpt-oss-20b or lfm2-350m
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
-    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
+    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …; with mxfp4 only experts are of it, if there are some, the rest is q8_0
     #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
     weights: String,
     /// Prompt length in tokens

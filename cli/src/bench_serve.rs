@@ -61,7 +61,7 @@ pub struct ServeArgs {
     /// Numbers of clients
     #[arg(long, value_delimiter = ',', default_value = "1,4,8,16")]
     pub clients: Vec<usize>,
-    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
+    /// Random weights of a shape that `tl bench decode --shape` knows, instead of a file
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
     /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …

@@ -13,13 +13,45 @@ pub struct Shape {
     dim: usize,
     heads: usize,
     kv_heads: usize,
+    /// Size of a head; that of a state over the number of heads when absent.
+    head: Option<usize>,
     feed_forward: usize,
+    experts: Option<Experts>,
+    /// The layers that have attention, where the others have short convolutions; all when empty.
+    attention: &'static [usize],
     vocab: usize,
     context: usize,
+    /// Whether the embedding is the output matrix as well.
+    tied: bool,
 }
 
+/// Experts of all layers.
+#[derive(Clone, Copy)]
+struct Experts {
+    count: usize,
+    used: usize,
+    size: usize,
+}
+
+/// What shapes have where they do not say otherwise.
+const LLAMA: Shape = Shape {
+    name: "",
+    architecture: "llama",
+    layers: 1,
+    dim: 32,
+    heads: 1,
+    kv_heads: 1,
+    head: None,
+    feed_forward: 32,
+    experts: None,
+    attention: &[],
+    vocab: 32,
+    context: 1024,
+    tied: true,
+};
+
 /// The shapes that have a name.
-pub const SHAPES: [Shape; 4] = [
+pub const SHAPES: [Shape; 10] = [
     Shape {
         name: "gpt2-124m",
         architecture: "gpt2",
@@ -29,108 +61,288 @@ pub const SHAPES: [Shape; 4] = [
         kv_heads: 12,
         feed_forward: 3072,
         vocab: 50257,
-        context: 1024,
+        ..LLAMA
     },
-    Shape {
-        name: "smollm2-135m",
-        architecture: "llama",
-        layers: 30,
-        dim: 576,
-        heads: 9,
-        kv_heads: 3,
-        feed_forward: 1536,
-        vocab: 49152,
-        context: 8192,
-    },
+    Shape { name: "smollm2-135m", layers: 30, dim: 576, heads: 9, kv_heads: 3, feed_forward: 1536, vocab: 49152, context: 8192, ..LLAMA },
     // Llama 3.2 1B.
-    Shape {
-        name: "llama-1b",
-        architecture: "llama",
-        layers: 16,
-        dim: 2048,
-        heads: 32,
-        kv_heads: 8,
-        feed_forward: 8192,
-        vocab: 128256,
-        context: 131072,
-    },
+    Shape { name: "llama-1b", layers: 16, dim: 2048, heads: 32, kv_heads: 8, feed_forward: 8192, vocab: 128256, context: 131072, ..LLAMA },
     // Llama 3.1 8B.
+    Shape { name: "llama-8b", layers: 32, dim: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, vocab: 128256, context: 131072, ..LLAMA },
     Shape {
-        name: "llama-8b",
-        architecture: "llama",
-        layers: 32,
+        name: "qwen3-0.6b",
+        architecture: "qwen3",
+        layers: 28,
+        dim: 1024,
+        heads: 16,
+        kv_heads: 8,
+        head: Some(128),
+        feed_forward: 3072,
+        vocab: 151936,
+        context: 40960,
+        ..LLAMA
+    },
+    Shape {
+        name: "qwen3-8b",
+        architecture: "qwen3",
+        layers: 36,
         dim: 4096,
         heads: 32,
         kv_heads: 8,
-        feed_forward: 14336,
-        vocab: 128256,
+        head: Some(128),
+        feed_forward: 12288,
+        vocab: 151936,
+        context: 40960,
+        tied: false,
+        ..LLAMA
+    },
+    Shape {
+        name: "gemma3-1b",
+        architecture: "gemma3",
+        layers: 26,
+        dim: 1152,
+        heads: 4,
+        kv_heads: 1,
+        head: Some(256),
+        feed_forward: 6912,
+        vocab: 262144,
+        context: 32768,
+        ..LLAMA
+    },
+    Shape {
+        name: "qwen3-30b-a3b",
+        architecture: "qwen3moe",
+        layers: 48,
+        dim: 2048,
+        heads: 32,
+        kv_heads: 4,
+        head: Some(128),
+        feed_forward: 6144,
+        experts: Some(Experts { count: 128, used: 8, size: 768 }),
+        vocab: 151936,
+        context: 40960,
+        tied: false,
+        ..LLAMA
+    },
+    Shape {
+        name: "gpt-oss-20b",
+        architecture: "gpt-oss",
+        layers: 24,
+        dim: 2880,
+        heads: 64,
+        kv_heads: 8,
+        head: Some(64),
+        feed_forward: 2880,
+        experts: Some(Experts { count: 32, used: 4, size: 2880 }),
+        vocab: 201088,
         context: 131072,
+        tied: false,
+        ..LLAMA
+    },
+    Shape {
+        name: "lfm2-350m",
+        architecture: "lfm2",
+        layers: 16,
+        dim: 1024,
+        heads: 16,
+        kv_heads: 8,
+        feed_forward: 4608,
+        attention: &[2, 5, 8, 10, 12, 14],
+        vocab: 65536,
+        context: 128000,
+        ..LLAMA
     },
 ];
 
-/// A GGUF file in memory. Matrices are of `dtype`, norms and biases f32; the embedding is the output matrix as well.
+/// Taps of the short convolutions.
+const TAPS: usize = 3;
+
+/// A tensor of a file: name, sizes, and whether its type is the one that is asked for.
+struct Part {
+    name: String,
+    shape: Vec<usize>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Matrix,
+    Expert,
+    /// Norms, in f32.
+    Ones,
+    /// Biases and the like, in f32.
+    Zeros,
+    /// Other f32.
+    Random,
+}
+
+impl Shape {
+    fn head(&self) -> usize {
+        self.head.unwrap_or(self.dim / self.heads)
+    }
+
+    fn has_attention(&self, layer: usize) -> bool {
+        self.attention.is_empty() || self.attention.contains(&layer)
+    }
+
+    /// The tensors of the file, by their names there.
+    fn parts(&self) -> Vec<Part> {
+        let (d, a) = (self.dim, self.architecture);
+        let mut all = Vec::new();
+        let mut add = |name: String, shape: &[usize], kind: Kind| all.push(Part { name, shape: shape.to_vec(), kind });
+        add("token_embd.weight".into(), &[self.vocab, d], Kind::Matrix);
+        if !self.tied {
+            add("output.weight".into(), &[self.vocab, d], Kind::Matrix);
+        }
+        if a == "gpt2" {
+            add("position_embd.weight".into(), &[self.positions(), d], Kind::Random);
+            add("output_norm.bias".into(), &[d], Kind::Zeros);
+        }
+        // llama.cpp has the name of another norm for LFM2's last one.
+        add(format!("{}.weight", if a == "lfm2" { "token_embd_norm" } else { "output_norm" }), &[d], Kind::Ones);
+        for i in 0..self.layers {
+            for (part, shape, kind) in self.norms(i).into_iter().chain(self.mixer(i)).chain(self.feed()) {
+                let biased = match a {
+                    "gpt2" => true,
+                    "gpt-oss" => matches!(kind, Kind::Matrix | Kind::Expert | Kind::Random),
+                    _ => false,
+                };
+                add(format!("blk.{i}.{part}.weight"), &shape, kind);
+                if biased {
+                    let outputs = if shape.len() > 1 { &shape[..shape.len() - 1] } else { &shape[..] };
+                    add(format!("blk.{i}.{part}.bias"), outputs, Kind::Zeros);
+                }
+            }
+        }
+        all
+    }
+
+    fn norms(&self, i: usize) -> Vec<(&'static str, Vec<usize>, Kind)> {
+        let of_states: &[&str] = match self.architecture {
+            "gemma3" => &["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
+            "gpt-oss" => &["attn_norm", "post_attention_norm"],
+            _ => &["attn_norm", "ffn_norm"],
+        };
+        let normed = matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3" | "lfm2") && self.has_attention(i);
+        let of_heads: &[&str] = if normed { &["attn_q_norm", "attn_k_norm"] } else { &[] };
+        let norm = |part: &&'static str, size: usize| (*part, vec![size], Kind::Ones);
+        of_states.iter().map(|p| norm(p, self.dim)).chain(of_heads.iter().map(|p| norm(p, self.head()))).collect()
+    }
+
+    /// What mixes the tokens of layer `i`.
+    fn mixer(&self, i: usize) -> Vec<(&'static str, Vec<usize>, Kind)> {
+        let (d, q, kv) = (self.dim, self.heads * self.head(), self.kv_heads * self.head());
+        if !self.has_attention(i) {
+            return vec![
+                ("shortconv.in_proj", vec![3 * d, d], Kind::Matrix),
+                ("shortconv.conv", vec![d, TAPS], Kind::Random),
+                ("shortconv.out_proj", vec![d, d], Kind::Matrix),
+            ];
+        }
+        let mut all = match self.architecture {
+            "gpt2" => vec![("attn_qkv", vec![3 * d, d], Kind::Matrix)],
+            _ => vec![("attn_q", vec![q, d], Kind::Matrix), ("attn_k", vec![kv, d], Kind::Matrix), ("attn_v", vec![kv, d], Kind::Matrix)],
+        };
+        all.push(("attn_output", vec![d, q], Kind::Matrix));
+        if self.architecture == "gpt-oss" {
+            all.push(("attn_sinks", vec![self.heads], Kind::Zeros));
+        }
+        all
+    }
+
+    fn feed(&self) -> Vec<(&'static str, Vec<usize>, Kind)> {
+        let (d, f) = (self.dim, self.feed_forward);
+        match self.experts {
+            Some(Experts { count: e, size: f, .. }) => vec![
+                ("ffn_gate_inp", vec![e, d], Kind::Random),
+                ("ffn_gate_exps", vec![e, f, d], Kind::Expert),
+                ("ffn_up_exps", vec![e, f, d], Kind::Expert),
+                ("ffn_down_exps", vec![e, d, f], Kind::Expert),
+            ],
+            None if self.architecture == "gpt2" => vec![("ffn_up", vec![f, d], Kind::Matrix), ("ffn_down", vec![d, f], Kind::Matrix)],
+            None => {
+                vec![("ffn_gate", vec![f, d], Kind::Matrix), ("ffn_up", vec![f, d], Kind::Matrix), ("ffn_down", vec![d, f], Kind::Matrix)]
+            }
+        }
+    }
+
+    /// Positions of the file: those that GPT-2 stores; for others they bound tables that a benchmark does not need in full.
+    fn positions(&self) -> usize {
+        self.context.min(8192)
+    }
+
+    /// The metadata.
+    fn keys(&self, w: &mut GgufWriter) {
+        let a = self.architecture;
+        w.set("general.architecture", a);
+        let mut numbers = vec![
+            ("block_count", self.layers),
+            ("embedding_length", self.dim),
+            ("feed_forward_length", self.feed_forward),
+            ("context_length", self.positions()),
+            ("attention.head_count", self.heads),
+            ("attention.head_count_kv", self.kv_heads),
+        ];
+        if let Some(head) = self.head {
+            numbers.extend([("attention.key_length", head), ("attention.value_length", head)]);
+        }
+        if let Some(experts) = self.experts {
+            let sizes =
+                [("expert_count", experts.count), ("expert_used_count", experts.used), ("expert_feed_forward_length", experts.size)];
+            numbers.extend(sizes);
+        }
+        match a {
+            "gemma3" => numbers.push(("attention.sliding_window", 512)),
+            "gpt-oss" => numbers.push(("attention.sliding_window", 128)),
+            "lfm2" => numbers.push(("shortconv.l_cache", TAPS)),
+            _ => {}
+        }
+        for (key, v) in numbers {
+            w.set(&format!("{a}.{key}"), v as u32);
+        }
+        if !self.attention.is_empty() {
+            let kv_heads: Vec<i32> = (0..self.layers).map(|i| if self.has_attention(i) { self.kv_heads as i32 } else { 0 }).collect();
+            w.set(&format!("{a}.attention.head_count_kv"), kv_heads);
+        }
+        w.set(&format!("{a}.attention.layer_norm{}_epsilon", if a == "gpt2" { "" } else { "_rms" }), 1e-5f32);
+    }
+}
+
+/// The type of a matrix where `dtype` is asked for: files with MXFP4 have it in experts, and Q8_0 elsewhere.
+fn type_of(shape: &Shape, dtype: DType, kind: Kind) -> DType {
+    if dtype == DType::MXFP4 && shape.experts.is_some() && kind == Kind::Matrix { DType::Q8_0 } else { dtype }
+}
+
+/// A GGUF file in memory. Matrices are of `dtype` (where that is MXFP4 and there are experts, only theirs are, the others Q8_0), norms and biases f32.
 pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
-    let (d, f, a) = (shape.dim, shape.feed_forward, shape.architecture);
-    let (llama, head) = (a == "llama", d / shape.heads);
-    if [d, f].iter().any(|n| n % dtype.block() != 0) {
+    let parts = shape.parts();
+    let is_matrix = |p: &&Part| matches!(p.kind, Kind::Matrix | Kind::Expert);
+    let columns = |p: &Part| p.shape[p.shape.len() - 1];
+    if let Some(rows) = parts.iter().filter(is_matrix).map(columns).find(|n| n % type_of(shape, dtype, Kind::Expert).block() != 0) {
         return Err(Failure::Usage(format!(
-            "{} cannot be {dtype}: rows of {d} are not a multiple of the block size {}",
+            "{} cannot be {dtype}: rows of {rows} are not a multiple of the block size {}",
             shape.name,
             dtype.block()
         )));
     }
-    // Tensors share these bytes: every matrix begins as every other does.
-    let largest = shape.vocab.max(f).max(3 * d) * d;
-    let bytes = random_bytes(dtype, largest, d);
-    let plain = random_bytes(DType::F32, shape.context.min(1024) * d, d);
-    let ones: Vec<u8> = std::iter::repeat_n(1f32.to_le_bytes(), 4 * d).flatten().collect();
-    let zeros = vec![0; 4 * 4 * d.max(f)];
+    // Tensors share these bytes, which they borrow: every matrix begins as every other does, and the file is the only copy of them.
+    let count = |p: &Part| p.shape.iter().product::<usize>();
+    let most = |kind: &dyn Fn(Kind) -> bool| parts.iter().filter(|p| kind(p.kind)).map(count).max().unwrap_or(0);
+    let pool = |kind: Kind| random_bytes(type_of(shape, dtype, kind), most(&|k| k == kind), shape.dim);
+    let (matrices, experts) = (pool(Kind::Matrix), pool(Kind::Expert));
+    let plain = random_bytes(DType::F32, most(&|k| k == Kind::Random), shape.dim);
+    let ones: Vec<u8> = std::iter::repeat_n(1f32.to_le_bytes(), most(&|k| k == Kind::Ones)).flatten().collect();
+    let zeros = vec![0; 4 * most(&|k| k == Kind::Zeros)];
     let mut w = GgufWriter::new();
-    let set = |w: &mut GgufWriter, key: &str, v: usize| {
-        w.set(&format!("{a}.{key}"), v as u32);
-    };
-    w.set("general.architecture", a);
-    // Positions are stored by GPT-2 alone; for others the context bounds tables that a benchmark does not need in full.
-    let context = shape.context.min(8192);
-    let numbers = [("block_count", shape.layers), ("embedding_length", d), ("feed_forward_length", f), ("context_length", context)];
-    numbers.iter().for_each(|&(k, v)| set(&mut w, k, v));
-    set(&mut w, "attention.head_count", shape.heads);
-    set(&mut w, "attention.head_count_kv", shape.kv_heads);
-    w.set(&format!("{a}.attention.layer_norm{}_epsilon", if llama { "_rms" } else { "" }), 1e-5f32);
-    // Tensors borrow their bytes: the file is the only copy of them.
-    let part = |count: usize| &bytes[..dtype.bytes(count).unwrap_or(0)];
-    let mut norms = vec!["output_norm".to_string()];
-    let mut matrices = vec![("token_embd".to_string(), shape.vocab, d)];
-    if !llama {
-        w.tensor("position_embd.weight", DType::F32, &[context, d], &plain[..4 * context * d])?;
-    }
-    let kv = shape.kv_heads * head;
-    let llama_parts = [
-        ("attn_q", d, d),
-        ("attn_k", kv, d),
-        ("attn_v", kv, d),
-        ("attn_output", d, d),
-        ("ffn_gate", f, d),
-        ("ffn_up", f, d),
-        ("ffn_down", d, f),
-    ];
-    let gpt2_parts = [("attn_qkv", 3 * d, d), ("attn_output", d, d), ("ffn_up", f, d), ("ffn_down", d, f)];
-    for i in 0..shape.layers {
-        norms.extend(["attn_norm", "ffn_norm"].map(|part| format!("blk.{i}.{part}")));
-        let parts = if llama { &llama_parts[..] } else { &gpt2_parts[..] };
-        matrices.extend(parts.iter().map(|&(part, rows, columns)| (format!("blk.{i}.{part}"), rows, columns)));
-    }
-    for name in &norms {
-        w.tensor(&format!("{name}.weight"), DType::F32, &[d], &ones[..4 * d])?;
-        if !llama {
-            w.tensor(&format!("{name}.bias"), DType::F32, &[d], &zeros[..4 * d])?;
-        }
-    }
-    for (name, rows, columns) in &matrices {
-        w.tensor(&format!("{name}.weight"), dtype, &[*rows, *columns], part(rows * columns))?;
-        if !llama && name != "token_embd" {
-            w.tensor(&format!("{name}.bias"), DType::F32, &[*rows], &zeros[..4 * rows])?;
-        }
+    shape.keys(&mut w);
+    for p in &parts {
+        let (dtype, bytes) = match p.kind {
+            Kind::Matrix => (type_of(shape, dtype, p.kind), &matrices),
+            Kind::Expert => (dtype, &experts),
+            Kind::Ones => (DType::F32, &ones),
+            Kind::Zeros => (DType::F32, &zeros),
+            Kind::Random => (DType::F32, &plain),
+        };
+        w.tensor(&p.name, dtype, &p.shape, &bytes[..dtype.bytes(count(p)).unwrap_or(0)])?;
     }
     Ok(Gguf::from_bytes(w.to_bytes()?)?)
 }
@@ -180,26 +392,51 @@ mod tests {
         }
     }
 
+    /// The same architecture, small: as many layers as show every kind.
+    fn small(shape: &Shape) -> Shape {
+        let experts = shape.experts.map(|_| Experts { count: 4, used: 1, size: 64 });
+        let layers = if shape.attention.is_empty() { 1 } else { 3 };
+        let sizes =
+            Shape { dim: 64, heads: 4, kv_heads: 2, head: shape.head.map(|_| 32), feed_forward: 64, vocab: 50, context: 32, ..LLAMA };
+        let kv_heads = if shape.kv_heads == shape.heads { 4 } else { 2 };
+        Shape { architecture: shape.architecture, layers, experts, attention: shape.attention, tied: shape.tied, kv_heads, ..sizes }
+    }
+
     #[test]
-    fn a_random_model_runs() {
-        let tiny = Shape {
-            name: "tiny",
-            architecture: "gpt2",
-            layers: 1,
-            dim: 32,
-            heads: 2,
-            kv_heads: 2,
-            feed_forward: 64,
-            vocab: 50,
-            context: 32,
-        };
-        let llama = Shape { name: "tiny", architecture: "llama", kv_heads: 1, ..tiny };
-        for shape in [&tiny, &llama] {
-            let gguf = random_model(shape, DType::Q8_0).unwrap();
-            let model = models::load(&Weights::from_gguf(gguf, &Device::cpu()), None).unwrap();
-            let logits = Session::new(&*model, 16, &Device::cpu()).unwrap().score(&[1, 2, 3]).unwrap().to_vec().unwrap();
-            assert!(logits.len() == 150 && logits.iter().all(|v| v.is_finite()), "{}", shape.architecture);
+    fn a_random_model_of_every_shape_runs() {
+        for shape in &SHAPES {
+            let small = small(shape);
+            for dtype in [DType::Q8_0, DType::MXFP4] {
+                let gguf = random_model(&small, dtype).unwrap();
+                let of_experts: u64 = gguf.tensors().iter().filter(|t| t.name.contains("_exps.weight")).map(|t| t.range.len() as u64).sum();
+                let model = models::load(&Weights::from_gguf(gguf, &Device::cpu()), None).unwrap_or_else(|e| panic!("{}: {e}", shape.name));
+                let logits = Session::new(&*model, 16, &Device::cpu()).unwrap().score(&[1, 2, 3]).unwrap().to_vec().unwrap();
+                assert!(logits.len() == 150 && logits.iter().all(|v| v.is_finite()), "{}", shape.name);
+                // A token takes one of four experts.
+                assert_eq!(model.unread_bytes(), of_experts / 4 * 3, "{} in {dtype}", shape.name);
+                assert_eq!(of_experts > 0, shape.experts.is_some());
+            }
+            assert!(random_model(&small, DType::Q4_K).is_err(), "{}: rows of 64 are no blocks of 256", shape.name);
         }
-        assert!(random_model(&tiny, DType::Q4_K).is_err());
+    }
+
+    /// Parameters as their makers count them.
+    #[test]
+    fn shapes_are_as_large_as_their_models() {
+        for (name, millions) in [
+            ("gpt2-124m", 124.4),
+            ("smollm2-135m", 134.5),
+            ("llama-1b", 1235.8),
+            ("qwen3-0.6b", 596.0),
+            ("qwen3-8b", 8190.7),
+            ("gemma3-1b", 999.9),
+            ("qwen3-30b-a3b", 30532.1),
+            ("gpt-oss-20b", 20914.8),
+            ("lfm2-350m", 354.5),
+        ] {
+            let shape = SHAPES.iter().find(|s| s.name == name).unwrap();
+            let count: usize = shape.parts().iter().map(|p| p.shape.iter().product::<usize>()).sum();
+            assert!((count as f64 / 1e6 - millions).abs() < 0.1, "{name}: {}", count as f64 / 1e6);
+        }
     }
 }
