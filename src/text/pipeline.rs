@@ -75,28 +75,58 @@ pub(crate) struct PreRules {
     pub(crate) add_bos: bool,
 }
 
+/// Names of `tokenizer.ggml.pre`, the texts that are split off one after the other, whether a word that is a token is taken whole, and whether files
+/// that do not say want the begin token.
+type PreRow = (&'static [&'static str], &'static [&'static str], bool, bool);
+
+const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
+const FALCON_PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|`]+";
+
+/// The pre-tokenizers that are known.
+const PRE: [PreRow; 10] = [
+    (&["default"], &[PUNCTUATION, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], false, false),
+    (
+        &[
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+            "gigachat",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "jina-v2-code",
+            "roberta-bpe",
+            "modern-bert",
+        ],
+        &[GPT2],
+        false,
+        false,
+    ),
+    (&["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"], &[r"\p{N}", GPT2], false, false),
+    (&["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2", "midm-2.0"], &[LLAMA3], true, true),
+    (&["dbrx", "smaug-bpe", "chatglm-bpe", "glm4"], &[LLAMA3], false, false),
+    (&["qwen2", "stablelm2", "deepseek-r1-qwen", "megrez", "hunyuan"], &[QWEN2], false, false),
+    (&["falcon"], &[FALCON_PUNCTUATION, GPT2, "[0-9][0-9][0-9]"], false, false),
+    (&["deepseek-v3", "hunyuan-dense"], &[r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3], false, false),
+    (&["gpt-4o", "llama4", "kanana2"], &[GPT4O], false, false),
+    (&["tekken"], &[TEKKEN], true, true),
+];
+
 /// The names that [`pre_rules`] knows, for error messages.
-pub(crate) const PRE_NAMES: &str = "default, gpt-2, smollm, llama-bpe, qwen2, starcoder, refact, command-r, falcon, mpt, olmo, dbrx, stablelm2, chatglm-bpe, deepseek-v3, tekken, gpt-4o, llama4";
+pub(crate) fn pre_names() -> String {
+    PRE.iter().flat_map(|(names, ..)| *names).copied().collect::<Vec<_>>().join(", ")
+}
 
 /// The rules of a `tokenizer.ggml.pre` name.
 pub(crate) fn pre_rules(name: &str) -> Option<PreRules> {
-    const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
-    const FALCON_PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|`]+";
-    let (splits, ignore_merges, add_bos): (&[&str], bool, bool) = match name {
-        "default" => (&[PUNCTUATION, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], false, false),
-        "gpt-2" | "phi-2" | "mpt" | "olmo" | "jais" | "trillion" | "granite-docling" | "exaone4" | "gigachat" | "jina-es" | "jina-de"
-        | "jina-v2-es" | "jina-v2-de" | "jina-v2-code" | "roberta-bpe" | "modern-bert" => (&[GPT2], false, false),
-        "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b" => (&[r"\p{N}", GPT2], false, false),
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "lfm2" | "midm-2.0" => (&[LLAMA3], true, true),
-        "dbrx" | "smaug-bpe" | "chatglm-bpe" | "glm4" => (&[LLAMA3], false, false),
-        "qwen2" | "stablelm2" | "deepseek-r1-qwen" | "megrez" | "hunyuan" => (&[QWEN2], false, false),
-        "falcon" => (&[FALCON_PUNCTUATION, GPT2, "[0-9][0-9][0-9]"], false, false),
-        "deepseek-v3" | "hunyuan-dense" => (&[r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3], false, false),
-        "gpt-4o" | "llama4" | "kanana2" => (&[GPT4O], false, false),
-        "tekken" => (&[TEKKEN], true, true),
-        _ => return None,
-    };
-    Some(PreRules { splits, ignore_merges, add_bos })
+    let (_, splits, ignore_merges, add_bos) = PRE.iter().find(|(names, ..)| names.contains(&name))?;
+    Some(PreRules { splits, ignore_merges: *ignore_merges, add_bos: *add_bos })
 }
 
 /// The `tokenizer.ggml.pre` name of a `tokenizer.json`'s pre-tokenizer.

@@ -11,7 +11,7 @@ use tokenizers::{AddedToken, Decoder};
 
 use super::bigram::{Bigram, SPACE_MARK};
 use super::hub::{self, Decoding, PairPiece};
-use super::pipeline::{PRE_NAMES, Pipeline, pre_rules};
+use super::pipeline::{Pipeline, pre_names, pre_rules};
 use super::vocabulary::{Kind, Vocabulary};
 use crate::error::{TensorError, TensorResult};
 
@@ -212,7 +212,8 @@ impl Tokenizer {
             "gpt2" => {
                 let rules = pre_rules(pre).ok_or_else(|| {
                     TensorError::Unsupported(format!(
-                        "the pre-tokenizer {pre:?} of tokenizer.ggml.pre; known are {PRE_NAMES}. `from_gguf_as(…, \"default\")` comes close"
+                        "the pre-tokenizer {pre:?} of tokenizer.ggml.pre; known are {}. `from_gguf_as(…, \"default\")` comes close",
+                        pre_names()
                     ))
                 })?;
                 let merges = metadata.strings("tokenizer.ggml.merges").ok_or_else(|| bad("the file has no tokenizer.ggml.merges"))?;
