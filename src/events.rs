@@ -152,6 +152,7 @@ registry! {
         "a file was opened" DEBUG "io" false "file.opened" file_opened(format: &str, path: &str, bytes: usize);
         "a file was saved" DEBUG "io" false "file.saved" file_saved(path: &str);
         "a model was loaded" INFO "models" false "model.loaded" model_loaded(architecture: &str, layers: usize, context: usize);
+        "a part of a model is left out: what it is for is not implemented" INFO "models" false "model.part_left_out" part_left_out(part: &str, tensors: usize, bytes: u64);
         "a chunk of a prompt was read" DEBUG "models" false "prompt.chunk" prompt_chunk(tokens: usize, position: usize);
         "a token was generated" TRACE "models" false "token" token(id: u32);
         "a generation ended" DEBUG "models" false "generation.ended" generation_ended(tokens: usize);

@@ -24,7 +24,7 @@ Examples:
   tl quantize model-f16.gguf model-q4.gguf --type q4_K"
 )]
 pub struct QuantizeArgs {
-    /// GGUF file, Llama or GPT-2 folder in Hub layout, or a name as for `tl generate`
+    /// GGUF file, folder in Hub layout of an architecture that GGUF can say (docs/models.md), or a name as for `tl generate`
     model: String,
     /// Output GGUF file
     out: PathBuf,

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::GgufWriter;
 use crate::models::decoder::Decoder;
-use crate::models::rope_settings::unscaled;
+use crate::models::rope_settings::{FACTORS, unscaled};
 use crate::models::settings::Settings;
 use crate::models::weights::Tensors;
 use crate::models::{Weights, architectures};
@@ -92,7 +92,7 @@ fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
     if t.rank() < 2
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
-        || name.starts_with("rope_freqs")
+        || name.starts_with("rope_f")
         || name.contains(".ffn_gate_inp")
     {
         return DType::F32;
@@ -133,11 +133,11 @@ fn from_folder(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(Strin
         return Err(TensorError::Unsupported(message));
     };
     let s = Settings::new(weights)?;
-    let d = (known.describe)(&s)?;
+    let d = known.described(&s)?;
     w.set("general.architecture", known.names[0]);
     to_gguf(&s, &d, w)?;
     let (names, unused, left_out) = (d.names.clone(), d.unused, d.left_out.clone());
-    let (rope, size) = (d.ropes.first().cloned(), d.head_dim);
+    let (rope, size, architecture) = (d.ropes.first().cloned(), d.head_dim, d.architecture);
     let read = Tensors::new(weights, &s, &names, DType::F32);
     Decoder::read(d, &read, DType::F32)?;
     s.finish()?;
@@ -153,12 +153,23 @@ fn from_folder(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(Strin
             *t = halves.transpose(1, 2)?.contiguous()?.reshape(&shape)?;
         }
     }
-    // A scaling of positions for long contexts is written as one divisor per pair.
+    // A scaling of positions for long contexts that no key says is written as divisors, one per pair.
     let plain = unscaled(rope.base, 2 * rope.freqs.len());
-    let factors: Vec<f32> = plain.iter().zip(&rope.freqs).map(|(plain, f)| (plain / f) as f32).collect();
-    if factors.iter().any(|f| (f - 1.0).abs() > 1e-6) {
+    let factors = |freqs: &[f64]| plain.iter().zip(freqs).map(|(plain, f)| (plain / f) as f32).collect::<Vec<f32>>();
+    let mut push = |name: &str, factors: Vec<f32>| -> TensorResult<()> {
         let n = factors.len();
-        tensors.push(("rope_freqs.weight".into(), Tensor::from_vec(factors, &[n], &Device::cpu())?));
+        tensors.push((name.into(), Tensor::from_vec(factors, &[n], &Device::cpu())?));
+        Ok(())
+    };
+    match &rope.long {
+        Some(long) => FACTORS.into_iter().zip([&rope.freqs, &long.freqs]).try_for_each(|(name, freqs)| push(name, factors(freqs)))?,
+        None if w.has(&format!("{architecture}.rope.scaling.type")) => {}
+        None => {
+            let factors = factors(&rope.freqs);
+            if factors.iter().any(|f| (f - 1.0).abs() > 1e-6) {
+                push("rope_freqs.weight", factors)?;
+            }
+        }
     }
     Ok(tensors)
 }

@@ -55,7 +55,7 @@ pub fn lacks(weights: Weights) -> TensorResult<Option<Lacks>> {
     let mut described = Vec::new();
     for known in ARCHITECTURES {
         let settings = Settings::new(&weights)?;
-        let description = (known.describe)(&settings);
+        let description = known.described(&settings);
         let cost = settings.left().len() + if description.is_err() { REFUSED } else { 0 };
         described.push((cost, known, description, settings));
     }

@@ -21,8 +21,10 @@ pub mod sampler;
 pub mod seq2seq;
 pub mod settings;
 pub mod stages;
+mod text_part;
 pub mod vision;
 pub mod weights;
+mod without_effect;
 
 pub use adapter::Adapters;
 pub use cache::{CachePart, KvCache, LayerCache};
@@ -238,6 +240,27 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
     Ok(Box::new(model))
 }
 
+/// An architecture of decoders that [`load`] reads from folders in Hub layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supported {
+    /// Its names: `model_type` of folders, `general.architecture` of GGUF files.
+    pub names: &'static [&'static str],
+    /// Whether GGUF files of it are read.
+    pub from_gguf: bool,
+    /// Whether a folder becomes a GGUF file ([`convert::write_gguf`]).
+    pub to_gguf: bool,
+}
+
+/// The architectures of decoders.
+///
+/// ```
+/// let qwen3 = tensorlogic::models::supported().find(|a| a.names.contains(&"qwen3")).unwrap();
+/// assert!(qwen3.from_gguf && qwen3.to_gguf);
+/// ```
+pub fn supported() -> impl Iterator<Item = Supported> {
+    architectures::ARCHITECTURES.iter().map(|a| Supported { names: a.names, from_gguf: a.gguf, to_gguf: a.to_gguf.is_some() })
+}
+
 /// What the model of these settings consists of.
 fn describe(weights: &Weights, settings: &Settings<'_>) -> TensorResult<decoder::Description> {
     let name = weights.architecture()?;
@@ -248,7 +271,7 @@ fn describe(weights: &Weights, settings: &Settings<'_>) -> TensorResult<decoder:
         let message = format!("{}: `{key}` is \"{name}\"; supported are {} and {last}", weights.file(), others.join(", "));
         return Err(TensorError::Unsupported(message));
     };
-    (known.describe)(settings)
+    known.described(settings)
 }
 
 /// A linear layer `x·wᵀ + b` with `w` `[out,in]`, which may be packed in a block format.

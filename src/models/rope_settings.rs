@@ -5,6 +5,9 @@ use crate::models::settings::{NONE, Settings};
 use crate::ops::rope::RopePairs;
 use std::f64::consts::PI;
 
+/// GGUF's names of LongRoPE's divisors for short and for long texts, one of each pair.
+pub(crate) const FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
 /// How heads are turned.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RopeTable {
@@ -282,7 +285,12 @@ impl RopeTable {
             table.yarn_of_gguf(s)?;
             return Ok(table);
         }
-        s.only_number("rope.scaling.attn_factor", NONE, 1.0, "a factor of attention scores is not implemented")?;
+        let divided = s.has_tensor(FACTORS[0]) || s.has_tensor(FACTORS[1]);
+        if divided {
+            table.longrope_of_gguf(s)?;
+        } else {
+            s.only_number("rope.scaling.attn_factor", NONE, 1.0, "a factor of attention scores is not implemented")?;
+        }
         // The length that the model was first trained with changes nothing for the scalings below.
         s.number("rope.scaling.original_context_length", NONE)?;
         // The first files had another name for it. 0 stands for no scaling.
@@ -294,11 +302,35 @@ impl RopeTable {
         let factor = if factor == 0.0 { 1.0 } else { factor };
         match kind {
             Some("none") => {}
+            Some("longrope") if divided => {}
             None | Some("linear") if factor > 0.0 => table.freqs.iter_mut().for_each(|f| *f /= factor),
             None | Some("linear") => return Err(s.refuse(key, NONE, "it has to be above 0")),
-            Some(_) => return Err(s.refuse("rope.scaling.type", NONE, "known are none, linear and yarn")),
+            Some(_) => {
+                return Err(s.refuse(
+                    "rope.scaling.type",
+                    NONE,
+                    "known are none, linear and yarn, and longrope with its factors as tensors",
+                ));
+            }
         }
         Ok(table)
+    }
+
+    /// LongRoPE, whose divisors are [`FACTORS`]: [`RopeTable::divide`] does the rest. The rule is the Hub's, not llama.cpp's, which takes the
+    /// divisors of long texts for short ones too where its context is long.
+    fn longrope_of_gguf(&mut self, s: &Settings<'_>) -> TensorResult<()> {
+        let key = "rope.scaling.original_context_length";
+        let original = s.size(key, NONE, 1 << 24)?.ok_or_else(|| s.wrong(format!("`{}` is missing", s.name(key, NONE))))?;
+        self.factor = s.positive("rope.scaling.attn_factor", NONE)?.unwrap_or(1.0);
+        self.long = Some(LongRope { from: original, freqs: self.freqs.clone() });
+        Ok(())
+    }
+
+    /// Divides the frequencies of short texts and those of long ones.
+    pub fn divide(&mut self, short: &[f32], long: &[f32]) {
+        let divide = |freqs: &mut Vec<f64>, by: &[f32]| freqs.iter_mut().zip(by).for_each(|(f, by)| *f /= f64::from(*by));
+        divide(&mut self.freqs, short);
+        self.long.iter_mut().for_each(|l| divide(&mut l.freqs, long));
     }
 
     /// As llama.cpp does it: the factor of turned elements is 1 + 0.1·ln(factor), times `attn_factor`.

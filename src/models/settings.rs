@@ -4,6 +4,9 @@ use crate::error::{TensorError, TensorResult};
 use crate::io::gguf::{Value, ValueType};
 use crate::io::info::clip;
 use crate::models::Weights;
+use crate::models::text_part::{TEXT_CONFIG, TextPart};
+use crate::models::without_effect::WITHOUT_EFFECT_GGUF;
+pub use crate::models::without_effect::without_effect;
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -38,166 +41,6 @@ const NULLABLE: [&str; 23] = [
     "sliding_window_pattern",
     "use_bidirectional_attention",
 ];
-
-/// Keys of `config.json` that do not change the logits of given tokens, with the reason.
-const WITHOUT_EFFECT: [(&str, &[&str]); 11] = [
-    (
-        "training drops values out, inference does not",
-        &[
-            "activation_dropout",
-            "attention_dropout",
-            "attention_probs_dropout_prob",
-            "attn_pdrop",
-            "classifier_dropout",
-            "dropout",
-            "dropout_rate",
-            "emb_pdrop",
-            "embd_pdrop",
-            "embed_dropout",
-            "embedding_dropout",
-            "hidden_dropout",
-            "hidden_dropout_prob",
-            "layerdrop",
-            "mlp_dropout",
-            "qa_dropout",
-            "resid_dropout",
-            "resid_pdrop",
-            "residual_dropout",
-            "seq_classif_dropout",
-            "summary_first_dropout",
-        ],
-    ),
-    ("weights are read, not drawn", &["init_std", "initializer_cutoff_factor", "initializer_factor", "initializer_range"]),
-    (
-        "it balances experts in training, or says how they are distributed",
-        &["aux_loss_alpha", "ep_size", "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "seq_aux"],
-    ),
-    (
-        "it says which results a call returns, not what they are",
-        &[
-            "output_attentions",
-            "output_hidden_states",
-            "output_past",
-            "return_dict",
-            "return_dict_in_generate",
-            "output_scores",
-            "use_cache",
-        ],
-    ),
-    (
-        "it orders the same sums differently, to save memory or time",
-        &[
-            "_attn_implementation",
-            "_attn_implementation_autoset",
-            "_flash_attn_2_enabled",
-            "attn_implementation",
-            "cache_implementation",
-            "chunk_size_feed_forward",
-            "deterministic_flash_attn",
-            "gradient_checkpointing",
-            "pretraining_tp",
-            "reference_compile",
-            "reorder_and_upcast_attn",
-            "repad_logits_with_grad",
-            "sparse_pred_ignore_index",
-            "sparse_prediction",
-            "torchscript",
-        ],
-    ),
-    ("every tensor of the file names its own type", &["dtype", "torch_dtype", "use_bfloat16"]),
-    (
-        "the tokenizer and the sampler deal with special tokens",
-        &[
-            "begin_suppress_tokens",
-            "bos_token_id",
-            "cls_token_id",
-            "decoder_start_token_id",
-            "eod_token_id",
-            "eos_token_id",
-            "forced_bos_token_id",
-            "forced_eos_token_id",
-            "mask_token_id",
-            "pad_token_id",
-            "prefix",
-            "sep_token_id",
-            "suppress_tokens",
-            "tokenizer_class",
-            "unk_token_id",
-        ],
-    ),
-    (
-        "it is a default of sampling, which starts from the logits",
-        &[
-            "bad_words_ids",
-            "diversity_penalty",
-            "do_sample",
-            "early_stopping",
-            "encoder_no_repeat_ngram_size",
-            "exponential_decay_length_penalty",
-            "length_penalty",
-            "max_length",
-            "min_length",
-            "no_repeat_ngram_size",
-            "num_beam_groups",
-            "num_beams",
-            "num_return_sequences",
-            "remove_invalid_values",
-            "repetition_penalty",
-            "temperature",
-            "top_k",
-            "top_p",
-            "typical_p",
-        ],
-    ),
-    (
-        "it belongs to a classifier on top of the model",
-        &[
-            "_num_labels",
-            "finetuning_task",
-            "id2label",
-            "label2id",
-            "num_labels",
-            "problem_type",
-            "summary_activation",
-            "summary_proj_to_labels",
-            "summary_type",
-            "summary_use_proj",
-            "task_specific_params",
-            "tf_legacy_loss",
-        ],
-    ),
-    (
-        "it tells where the file comes from",
-        &[
-            "_commit_hash",
-            "_from_model_config",
-            "_name_or_path",
-            "auto_map",
-            "transformers.js_config",
-            "transformers_version",
-            "unsloth_fixed",
-            "unsloth_version",
-        ],
-    ),
-    ("it repeats what another key or the weights say", &["is_decoder", "is_llama_config", "trained_without_biases"]),
-];
-
-/// Keys of GGUF metadata below the architecture's name that do not change the logits of given tokens, with the reason.
-const WITHOUT_EFFECT_GGUF: [(&str, &[&str]); 2] = [
-    ("embeddings are pooled, logits are not", &["pooling_type"]),
-    ("it describes how the file was made", &["tensor_data_layout", "rope.scaling.finetuned"]),
-];
-
-/// Why the key of `config.json` does not change the logits of given tokens; `None` for a key that may.
-///
-/// ```
-/// use tensorlogic::models::settings::without_effect;
-/// assert_eq!(without_effect("initializer_range"), Some("weights are read, not drawn"));
-/// assert_eq!(without_effect("hidden_act"), None);
-/// ```
-pub fn without_effect(key: &str) -> Option<&'static str> {
-    WITHOUT_EFFECT.iter().find(|(_, keys)| keys.contains(&key)).map(|(why, _)| *why)
-}
 
 /// The settings of one model, read once: a fresh record of the keys that were asked for.
 pub struct Settings<'a> {
@@ -250,8 +93,11 @@ impl<'a> Settings<'a> {
     /// ```
     pub fn new(weights: &'a Weights) -> TensorResult<Settings<'a>> {
         let architecture = weights.architecture()?;
-        // The keys of quantized layers are accounted for.
-        let quantized = weights.quantized()?.map_or(&[][..], |_| &["quantization", "quantization_config"][..]);
+        // The keys of quantized layers are accounted for, where they describe the whole model.
+        let quantized = weights
+            .quantized()?
+            .filter(|_| weights.text_part().is_none())
+            .map_or(&[][..], |_| &["quantization", "quantization_config"][..]);
         let asked = RefCell::new(["model_type"].iter().chain(quantized).map(|k| k.to_string()).collect());
         Ok(Settings { weights, architecture, asked, sizes: RefCell::default() })
     }
@@ -263,7 +109,22 @@ impl<'a> Settings<'a> {
 
     /// The name of a setting in this file.
     pub(crate) fn name(&self, gguf: &str, hub: &str) -> String {
+        self.path(&self.key(gguf, hub))
+    }
+
+    /// The key of a setting, among those that describe the decoder.
+    fn key(&self, gguf: &str, hub: &str) -> String {
         if self.weights.is_hub() { hub.to_string() } else { format!("{}.{gguf}", self.architecture) }
+    }
+
+    /// Where a key stands in the file.
+    fn path(&self, key: &str) -> String {
+        if self.weights.text_part().is_some() { format!("{TEXT_CONFIG}.{key}") } else { key.to_string() }
+    }
+
+    /// The file of the settings, for messages.
+    pub(crate) fn file(&self) -> &str {
+        self.weights.file()
     }
 
     /// An error about the file, which it names.
@@ -279,17 +140,19 @@ impl<'a> Settings<'a> {
 
     /// The value of a setting; its name is recorded.
     fn raw(&self, gguf: &str, hub: &str) -> TensorResult<Option<Raw<'a>>> {
-        let name = self.name(gguf, hub);
+        let key = self.key(gguf, hub);
         let raw = match (self.weights.gguf(), self.weights.config()) {
-            (Some(g), _) if gguf != NONE => g.get(&name).map(Raw::Gguf),
+            (Some(g), _) if gguf != NONE => g.get(&key).map(Raw::Gguf),
             (_, Some(config)) if hub != NONE => match hub.split('.').try_fold(config, |c, k| c.get(k)) {
-                Some(Json::Null) if !NULLABLE.iter().any(|n| hub.ends_with(n)) => return Err(self.wrong(format!("`{name}` is null"))),
+                Some(Json::Null) if !NULLABLE.iter().any(|n| hub.ends_with(n)) => {
+                    return Err(self.wrong(format!("`{}` is null", self.path(&key))));
+                }
                 Some(Json::Null) => None,
                 v => v.map(Raw::Hub),
             },
             _ => return Ok(None),
         };
-        self.asked.borrow_mut().insert(name);
+        self.asked.borrow_mut().insert(key);
         Ok(raw)
     }
 
@@ -428,6 +291,11 @@ impl<'a> Settings<'a> {
     /// Whether there is a tensor of this name in the file.
     pub(crate) fn has_tensor(&self, name: &str) -> bool {
         self.weights.has(name)
+    }
+
+    /// Whether there is a tensor whose name ends so.
+    pub(crate) fn has_tensor_like(&self, end: &str) -> bool {
+        self.weights.stored_names().iter().any(|name| name.ends_with(end))
     }
 
     /// The sizes of a tensor by the name in its GGUF file.
@@ -617,7 +485,8 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// When the value is something else.
     pub(crate) fn window(&self, missing: Option<usize>) -> TensorResult<Option<usize>> {
-        if self.is_null("sliding_window") {
+        // Converters write 0 for none.
+        if self.is_null("sliding_window") || !self.is_hub() && self.number("attention.sliding_window", NONE)? == Some(0.0) {
             return Ok(None);
         }
         Ok(self.size("attention.sliding_window", "sliding_window", 1 << 24)?.or(missing))
@@ -655,6 +524,7 @@ impl<'a> Settings<'a> {
             }
             (_, Some(Json::Object(config))) => {
                 self.same_for_all()?;
+                self.beside_text()?;
                 config.iter().filter(|(k, _)| without_effect(k).is_none()).try_for_each(|(k, v)| self.left_in_config(k, v))
             }
             _ => Err(self.wrong("not a JSON object")),
@@ -677,12 +547,23 @@ impl<'a> Settings<'a> {
                 left.filter_map(|(k, v)| says(self.left_in_gguf(k, v))).collect()
             }
             (_, Some(Json::Object(config))) => {
-                let general = says(self.same_for_all());
+                let general = [says(self.same_for_all()), says(self.beside_text())];
                 let left = config.iter().filter(|(k, _)| without_effect(k).is_none());
-                general.into_iter().chain(left.filter_map(|(k, v)| says(self.left_in_config(k, v)))).collect()
+                general.into_iter().flatten().chain(left.filter_map(|(k, v)| says(self.left_in_config(k, v)))).collect()
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Refuses what is not known beside the settings of the text side of a model of images or sounds.
+    fn beside_text(&self) -> TensorResult<()> {
+        let quantized = self.weights.quantized()?.is_some();
+        self.weights.text_part().map_or(Ok(()), |text| text.finish(self.weights.file(), quantized))
+    }
+
+    /// The text side of a model that reads images or sounds too.
+    pub(crate) fn text_part(&self) -> Option<&'a TextPart> {
+        self.weights.text_part()
     }
 
     /// As [`Settings::finish`], for an encoder: which head it has was asked for.
@@ -781,6 +662,6 @@ impl<'a> Settings<'a> {
 
     fn unknown(&self, key: &str, value: Raw<'_>) -> TensorError {
         let why = format!("this setting of a {} model is not implemented", self.architecture);
-        TensorError::Unsupported(format!("{}: `{}` is {value}; {why}", self.weights.file(), clip(key)))
+        TensorError::Unsupported(format!("{}: `{}` is {value}; {why}", self.weights.file(), clip(&self.path(key))))
     }
 }

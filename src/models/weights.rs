@@ -9,6 +9,7 @@ use crate::models::Projection;
 use crate::models::decoder::names::Names;
 use crate::models::quantized::{Blocks, Quantized};
 use crate::models::settings::{NONE, Settings};
+use crate::models::text_part::TextPart;
 use crate::tensor::Tensor;
 use serde_json::Value as Json;
 use std::cell::RefCell;
@@ -28,7 +29,7 @@ pub struct Weights {
 
 enum WeightSource {
     Gguf(Gguf),
-    Hub { files: SafeTensors, config: Json, quantized: TensorResult<Option<Quantized>> },
+    Hub { files: SafeTensors, config: Json, text: Option<Box<TextPart>>, quantized: TensorResult<Option<Quantized>> },
 }
 
 impl Weights {
@@ -67,8 +68,9 @@ impl Weights {
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
         let quantized = Quantized::of(&config, &files);
+        let text = TextPart::of(&config, files.tensors().iter().map(|t| &*t.name)).map(Box::new);
         Ok(Weights {
-            source: WeightSource::Hub { files, config, quantized },
+            source: WeightSource::Hub { files, config, text, quantized },
             file: file.display().to_string(),
             device: device.clone(),
             rounds: false,
@@ -98,11 +100,19 @@ impl Weights {
             WeightSource::Hub { .. } => None,
         }
     }
-    /// `config.json`, if it is a folder in Hub layout.
+    /// The settings of `config.json`, if it is a folder in Hub layout; those of texts where its model reads images or sounds too.
     pub(crate) fn config(&self) -> Option<&Json> {
         match &self.source {
             WeightSource::Gguf(_) => None,
+            WeightSource::Hub { text: Some(text), .. } => Some(text.settings()),
             WeightSource::Hub { config, .. } => Some(config),
+        }
+    }
+    /// The text side of a folder whose model reads images or sounds too.
+    pub(crate) fn text_part(&self) -> Option<&TextPart> {
+        match &self.source {
+            WeightSource::Hub { text, .. } => text.as_deref(),
+            WeightSource::Gguf(_) => None,
         }
     }
     /// The quantized layers of a folder, if it has any.
@@ -136,7 +146,7 @@ impl Weights {
         &self.device
     }
 
-    /// The architecture's name.
+    /// The architecture's name: that of the decoder of texts where the model reads images or sounds too.
     ///
     /// # Errors
     /// [`TensorError::Format`] where the file does not name it, or not as a string.
@@ -149,10 +159,11 @@ impl Weights {
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
     pub fn architecture(&self) -> TensorResult<&str> {
-        match &self.source {
-            WeightSource::Gguf(g) => g.str("general.architecture"),
-            WeightSource::Hub { config, .. } => {
-                config["model_type"].as_str().ok_or_else(|| TensorError::format("config", "no `model_type`"))
+        match (&self.source, self.config()) {
+            (WeightSource::Gguf(g), _) => g.str("general.architecture"),
+            (_, config) => {
+                let name = config.and_then(|c| c["model_type"].as_str());
+                name.ok_or_else(|| TensorError::format("config", "no `model_type`"))
             }
         }
     }
@@ -281,6 +292,7 @@ impl<'a> Tensors<'a> {
             }
             e => e,
         });
+        let t = t.and_then(|t| fractions(&stored, t));
         self.asked.borrow_mut().insert(stored);
         t
     }
@@ -412,7 +424,7 @@ impl<'a> Tensors<'a> {
         let rows = (0..heads).map(|h| {
             let stored = self.stored_part(name, &part(h));
             self.asked.borrow_mut().insert(stored.clone());
-            let row = self.weights.any(&stored)?.cast(DType::F32)?;
+            let row = fractions(&stored, self.weights.any(&stored)?)?.cast(DType::F32)?;
             match row.dims() == [size] {
                 true => Ok(row),
                 false => Err(TensorError::format("weights", format!("`{stored}` has shape {}; want [{size}]", row.shape()))),
@@ -528,7 +540,7 @@ impl<'a> Tensors<'a> {
             let [whole, bare] = [&pattern, &bare].map(|n| n.replace('*', &e.to_string()));
             let stored = if !self.weights.has(&whole) && self.weights.has(&bare) { bare } else { whole };
             self.asked.borrow_mut().insert(stored.clone());
-            let t = self.weights.any(&stored)?;
+            let t = fractions(&stored, self.weights.any(&stored)?)?;
             match t.dims() == [outputs, inputs] {
                 true => Ok(t),
                 false => {
@@ -637,6 +649,16 @@ impl<'a> Tensors<'a> {
         self.weights.stored_names().into_iter().filter(|name| !asked.contains(name) && !known(name)).collect()
     }
 
+    /// The starts of `left_out` that tensors have, how many have each, and their bytes in the file.
+    pub fn parts_left_out<'s>(&self, left_out: &'s [String]) -> Vec<(&'s str, usize, u64)> {
+        let all = self.weights.stored_bytes();
+        let part = |start: &'s String| {
+            let sizes: Vec<u64> = all.iter().filter(|(name, _)| name.starts_with(start.as_str())).map(|(_, n)| *n).collect();
+            (start.as_str(), sizes.len(), sizes.iter().sum())
+        };
+        left_out.iter().map(part).filter(|(_, count, _)| *count > 0).collect()
+    }
+
     /// Refuses every tensor that was not used, except those whose names end with one of `unused` or begin with one of `left_out`.
     ///
     /// # Errors
@@ -678,6 +700,14 @@ fn with_infinities(text: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// The tensor called `stored`, unless it is one of integers.
+fn fractions(stored: &str, t: Tensor) -> TensorResult<Tensor> {
+    match t.dtype().is_float() {
+        true => Ok(t),
+        false => Err(TensorError::format("weights", format!("`{stored}` is {}; weights are fractions", t.dtype()))),
+    }
 }
 
 /// The tensor in memory.

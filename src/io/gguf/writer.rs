@@ -52,6 +52,11 @@ impl<'a> GgufWriter<'a> {
         self
     }
 
+    /// Whether a key is set.
+    pub fn has(&self, key: &str) -> bool {
+        self.metadata.iter().any(|(k, ..)| k == key)
+    }
+
     /// Adds a tensor; sizes outermost first, bytes owned or borrowed.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::models::decoder::Description;
 use crate::models::decoder::description::{FeedForm, QkNorm, QkNormOf};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
-use crate::models::settings::Settings;
+use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     common::rope_is_said(s)?;
@@ -21,7 +21,19 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         (a.qkv_bias, a.output_bias) = (bias, bias);
     });
     d.each(|l| l.feed.form = FeedForm::Plain);
+    if !s.is_hub() {
+        let all = ["alpha_p", "alpha_n", "beta", "eps"].map(|part| numbers(s, &format!("xielu.{part}"), d.layers.len()));
+        let [above, below, beta, eps] = all;
+        let (above, below, beta, eps) = (above?, below?, beta?, eps?);
+        d.layers.iter_mut().enumerate().for_each(|(i, l)| l.feed.xielu = Some([above[i], below[i], beta[i], eps[i]]));
+    }
     d.names =
         Names::llama().with(&[("attn_norm", "attention_layernorm"), ("ffn_norm", "feedforward_layernorm"), ("ffn_act", "mlp.act_fn")]);
     Ok(d)
+}
+
+/// A number for each layer by GGUF's key.
+fn numbers(s: &Settings<'_>, key: &str, layers: usize) -> TensorResult<Vec<f64>> {
+    let all = s.by_layer(key)?.filter(|all| all.len() == layers);
+    all.ok_or_else(|| s.refuse(key, NONE, &format!("want a number for each of {layers} layers")))
 }

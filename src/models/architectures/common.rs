@@ -1,6 +1,6 @@
 //! What the architectures have in common: the keys of sizes, norms and rotations, windows, biases.
 
-use crate::error::{TensorError, TensorResult};
+use crate::error::TensorResult;
 use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormKind, NormSpec, Sizes};
@@ -20,6 +20,8 @@ pub(super) struct Usual<'k> {
     pub kv_heads: Option<usize>,
     /// Size of a head; the width over the number of heads when absent.
     pub head_dim: Option<usize>,
+    /// Size of a dense feed-forward part; the key has to be there when absent.
+    pub feed: Option<usize>,
     pub activation: ActivationFn,
     pub rope: RopeDefaults<'k>,
     /// Whether the embedding serves as the output matrix.
@@ -38,6 +40,7 @@ impl Default for Usual<'_> {
             eps_key: "rms_norm_eps",
             kv_heads: None,
             head_dim: None,
+            feed: None,
             activation: ActivationFn::Silu,
             rope: RopeDefaults::default(),
             tied: false,
@@ -97,7 +100,10 @@ pub(super) fn sizes(s: &Settings<'_>, usual: &Usual<'_>) -> TensorResult<Sizes> 
         s.only_number(key, NONE, 0.0, "experts are not implemented")?;
     }
     let layers = s.need("block_count", "num_hidden_layers", 4096)?;
-    let feed = s.need("feed_forward_length", "intermediate_size", 1 << 22)?;
+    let feed = match usual.feed {
+        Some(feed) => s.size("feed_forward_length", "intermediate_size", 1 << 22)?.unwrap_or(feed),
+        None => s.need("feed_forward_length", "intermediate_size", 1 << 22)?,
+    };
     Ok(Sizes { width, layers, heads, kv_heads, head_dim, feed, context })
 }
 
@@ -161,14 +167,6 @@ pub(super) fn unturned(d: &mut Description, without: impl Fn(usize) -> bool) {
     layers.filter_map(|(_, l)| l.mixer.attention_mut()).for_each(|a| a.rope = None);
 }
 
-/// Refuses a GGUF file of an architecture that only folders are read of.
-pub(super) fn only_hub(s: &Settings<'_>) -> TensorResult<()> {
-    match s.is_hub() {
-        true => Ok(()),
-        false => Err(TensorError::Unsupported("a GGUF file of this architecture; folders of it are implemented".into())),
-    }
-}
-
 /// The types of layers that the first of these keys of `config.json` that is there says; each is one of `known`, of which the names of a row mean
 /// the same. The result has the number of the row for each layer.
 pub(super) fn layer_kinds(s: &Settings<'_>, keys: &[&str], layers: usize, known: &[&[&str]]) -> TensorResult<Option<Vec<usize>>> {
@@ -199,9 +197,14 @@ pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
 
 /// Llama's metadata as llama.cpp's converter writes it.
 pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    let (l, rope) = (&d.layers[0], &d.ropes[0]);
-    s.only(l.feed.activation == ActivationFn::Silu, "hidden_act")?;
-    s.only(rope.factor == 1.0 && rope.long.is_none(), "rope_parameters")?;
+    s.only(d.layers[0].feed.activation == ActivationFn::Silu, "hidden_act")?;
+    s.only(d.ropes[0].factor == 1.0 && d.ropes[0].long.is_none(), "rope_parameters")?;
+    sizes_to_gguf(s, d, w)
+}
+
+/// The sizes, ε and θ, which all architectures have under the same keys.
+pub(super) fn sizes_to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
+    let rope = &d.ropes[0];
     let vocab = s.size(NONE, "vocab_size", 1 << 31)?;
     let sizes = [
         ("block_count", d.layers.len()),
@@ -212,13 +215,14 @@ pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> 
         ("attention.head_count_kv", d.kv_heads),
         ("attention.key_length", d.head_dim),
         ("attention.value_length", d.head_dim),
-        ("rope.dimension_count", d.head_dim),
+        ("rope.dimension_count", 2 * rope.freqs.len()),
     ];
     let name = |key: &str| format!("{}.{key}", d.architecture);
     for (key, v) in sizes.into_iter().chain(vocab.map(|v| ("vocab_size", v))) {
         w.set(&name(key), v as u32);
     }
-    w.set(&name("attention.layer_norm_rms_epsilon"), d.norm.eps as f32).set(&name("rope.freq_base"), rope.base as f32);
+    let eps = if d.norm.kind == NormKind::Rms { "attention.layer_norm_rms_epsilon" } else { "attention.layer_norm_epsilon" };
+    w.set(&name(eps), d.norm.eps as f32).set(&name("rope.freq_base"), rope.base as f32);
     Ok(())
 }
 

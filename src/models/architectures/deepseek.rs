@@ -57,7 +57,7 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let pairs = if neighbours { RopePairs::Adjacent } else { RopePairs::Halves };
     let part = (usual.turns_part && hub).then_some(turned as f64 / head as f64);
     let defaults = RopeDefaults { pairs, part, ..RopeDefaults::default() };
-    let table = RopeTable::read(s, defaults, if hub { head } else { turned }, context)?;
+    let mut table = RopeTable::read(s, defaults, if hub { head } else { turned }, context)?;
     if table.freqs.len() * 2 != turned {
         return Err(s.wrong(format!("{} elements of a head turn, and {turned} are there for it ({})", table.freqs.len() * 2, s.sizes())));
     }
@@ -69,7 +69,8 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     // transformers leaves the latents' norms at their usual ε.
     let norm = NormSpec::rms(if hub { 1e-6 } else { eps });
     let bias = common::bias(s, "attention_bias", false)?;
-    let scale = grown(s)?.powi(2) / ((plain + turned) as f64).sqrt();
+    let grown = if hub { grown(s)? } else { grown_of_gguf(s, &mut table)? };
+    let scale = grown.powi(2) / ((plain + turned) as f64).sqrt();
     let latent = LatentSpec { heads, query_rank, rank, plain, turned, value, norm, bias, rope: Some(0), scale, growth: None };
     let activation = ActivationFn::read(s, "hidden_act", ActivationFn::Silu)?;
     d.each(|l| (l.mixer, l.feed.activation) = (MixerSpec::Latent(latent.clone()), activation));
@@ -94,9 +95,6 @@ fn gguf_sizes(s: &Settings<'_>, rank: usize, turned: usize) -> TensorResult<(usi
 
 /// What YaRN multiplies the root of the scores' scale with.
 fn grown(s: &Settings<'_>) -> TensorResult<f64> {
-    if !s.is_hub() {
-        return Ok(1.0);
-    }
     let object = object(s, "rope_parameters")?;
     let key = |k: &str| format!("{object}.{k}");
     let kind = s.text(NONE, &key("rope_type"))?.or(s.text(NONE, &key("type"))?);
@@ -105,6 +103,18 @@ fn grown(s: &Settings<'_>) -> TensorResult<f64> {
     }
     let (factor, m) = (s.positive(NONE, &key("factor"))?, s.number(NONE, &key("mscale_all_dim"))?.unwrap_or(0.0));
     Ok(factor.filter(|f| *f > 1.0).map_or(1.0, |f| if m == 0.0 { 1.0 } else { 0.1 * m * f.ln() + 1.0 }))
+}
+
+/// The same by GGUF's keys: 1 + m·ln(factor), where turned elements are not multiplied with anything.
+fn grown_of_gguf(s: &Settings<'_>, table: &mut RopeTable) -> TensorResult<f64> {
+    let m = s.number("rope.scaling.yarn_log_multiplier", NONE)?.unwrap_or(0.0);
+    if s.text("rope.scaling.type", NONE)? != Some("yarn") {
+        return Ok(1.0);
+    }
+    s.only_number("rope.scaling.attn_factor", NONE, 1.0, "another factor of latent attention is not implemented")?;
+    table.factor = 1.0;
+    let factor = s.positive("rope.scaling.factor", NONE)?.filter(|f| *f > 1.0);
+    Ok(factor.map_or(1.0, |f| m * f.ln() + 1.0))
 }
 
 pub(super) fn names() -> Names {
@@ -142,6 +152,9 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     experts.shared = experts::shared(s, "n_shared_experts", size, 2)?;
     let dense = experts::dense_first(s, 0)?;
     experts::put(&mut d, &experts, size, |i| i >= dense);
+    if !s.is_hub() {
+        experts::without_predictors(s, &mut d)?;
+    }
     Ok(d)
 }
 

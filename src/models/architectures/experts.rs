@@ -117,6 +117,17 @@ pub(super) fn by_types(s: &Settings<'_>, layers: usize) -> TensorResult<Option<V
 
 /// Leaves out the layers that predict further tokens, which stand behind the others.
 pub(super) fn without_predictors(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    if !s.is_hub() {
+        // There they are counted with the others.
+        let (key, all) = ("nextn_predict_layers", d.layers.len());
+        let count = s.number(key, NONE)?.unwrap_or(0.0);
+        if !(0..all).any(|n| n as f64 == count) {
+            return Err(s.refuse(key, NONE, &format!("there are {all} layers")));
+        }
+        d.layers.truncate(all - count as usize);
+        d.left_out = (d.layers.len()..all).map(|n| format!("blk.{n}.")).collect();
+        return Ok(());
+    }
     let mut count = 0.0;
     for key in ["num_nextn_predict_layers", "num_mtp_layers"] {
         count = s.number(NONE, key)?.unwrap_or(0.0).clamp(count, 64.0);

@@ -9,7 +9,6 @@ use crate::models::decoder::description::{BesideSpec, GatedNorm, MixerSpec};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let mut d = common::decoder(s, "falcon_h1", &Usual { eps: 1e-5, kv_heads: Some(8), ..Usual::default() })?;
     common::biases(s, &mut d)?;
     let by = |key: &str| -> TensorResult<f64> { Ok(s.number(NONE, key)?.unwrap_or(1.0)) };

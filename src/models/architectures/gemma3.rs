@@ -69,14 +69,17 @@ fn layers(s: &Settings<'_>) -> TensorResult<Description> {
     Ok(d)
 }
 
-/// The sizes; heads have 256 elements where nothing says otherwise.
+/// The sizes; of folders, transformers' where nothing says otherwise, as official ones of texts and images leave some out.
 pub(super) fn sizes(s: &Settings<'_>) -> TensorResult<Sizes> {
     let width = s.need("embedding_length", "hidden_size", 1 << 20)?;
     let layers = s.need("block_count", "num_hidden_layers", 4096)?;
-    let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
-    let kv_heads = s.need("attention.head_count_kv", "num_key_value_heads", 1 << 14)?;
+    let usual = |gguf: &str, hub: &str, usual: usize, limit: usize| {
+        if s.is_hub() { Ok(s.size(gguf, hub, limit)?.unwrap_or(usual)) } else { s.need(gguf, hub, limit) }
+    };
+    let heads = usual("attention.head_count", "num_attention_heads", 8, 1 << 14)?;
+    let kv_heads = usual("attention.head_count_kv", "num_key_value_heads", 4, 1 << 14)?;
     let head_dim = s.size("attention.key_length", "head_dim", 1 << 12)?.unwrap_or(256);
-    let context = s.need("context_length", "max_position_embeddings", 1 << 24)?;
+    let context = usual("context_length", "max_position_embeddings", 1 << 17, 1 << 24)?;
     if heads % kv_heads != 0 || head_dim % 2 != 0 {
         return Err(s.wrong(format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together ({})", s.sizes())));
     }

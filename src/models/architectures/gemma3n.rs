@@ -14,7 +14,6 @@ use crate::models::settings::{NONE, Settings};
 const MOST_COPIES: usize = 8;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let feeds = if s.is_list("intermediate_size") { s.numbers("intermediate_size")? } else { None };
     let z = sizes(s, feeds.as_ref().map(|all| all.iter().fold(1.0, |m: f64, v| m.max(*v)) as usize))?;
     let eps = s.positive(NONE, "rms_norm_eps")?.unwrap_or(1e-6);

@@ -10,7 +10,6 @@ use crate::models::rope_settings::{RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     common::rope_is_said(s)?;
     // Between the tokens of an image only, or nowhere.
     if !s.is_null("use_bidirectional_attention") && s.text(NONE, "use_bidirectional_attention")?.is_some_and(|of| of != "vision") {

@@ -9,10 +9,14 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let z = gpt2::sizes(s)?;
-    let one_key = s.flag(NONE, "multi_query")?.unwrap_or(true);
+    let one_key = match s.is_hub() {
+        true => s.flag(NONE, "multi_query")?.unwrap_or(true),
+        false => s.number("attention.head_count_kv", NONE)? == Some(1.0),
+    };
     let kv_heads = if one_key { 1 } else { z.heads };
-    s.only_number(NONE, "num_key_value_heads", kv_heads as f64, "`multi_query` sets it")?;
-    let eps = s.positive(NONE, "layer_norm_epsilon")?.unwrap_or(1e-5);
+    s.only_number("attention.head_count_kv", "num_key_value_heads", kv_heads as f64, "there is one for all queries, or one for each")?;
+    s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
+    let eps = s.positive("attention.layer_norm_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5);
     let activation = ActivationFn::read(s, "activation_function", ActivationFn::GeluTanh)?;
     let scaled = s.flag(NONE, "scale_attn_weights")?.unwrap_or(true);
     // Scores and softmax are in f32 here.
@@ -21,7 +25,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     }
     let mut d = Description::new("gpt_bigcode", Sizes { kv_heads, ..z }, NormSpec::layer(eps), gpt2::names());
     d.attentions(|a| {
-        a.joint = if one_key { JointQkv::Sorted } else { JointQkv::Grouped };
+        a.joint = if one_key || !s.is_hub() { JointQkv::Sorted } else { JointQkv::Grouped };
         (a.rope, a.scale) = (None, if scaled { None } else { Some(1.0) });
         (a.qkv_bias, a.output_bias) = (Some(true), Some(true));
     });

@@ -10,7 +10,6 @@ use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let mut d = common::decoder(s, "granitehybrid", &Usual::default())?;
     granite::multipliers(s, &mut d)?;
     common::biases(s, &mut d)?;

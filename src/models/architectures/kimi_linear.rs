@@ -9,7 +9,6 @@ use crate::models::decoder::description::{DeltaByRowSpec, Divisor, GroupSpec, La
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let norm = NormSpec::rms(s.positive(NONE, "rms_norm_eps")?.unwrap_or(1e-5));
     let (latent, context) = (latent(s)?, either(s, CONTEXT, 1 << 24)?.unwrap_or(1 << 20));
     let z = Sizes {

@@ -9,7 +9,6 @@ use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let rope = RopeDefaults { base: 1e6, ..RopeDefaults::default() };
     let usual = Usual { eps: 1e-5, eps_key: "norm_eps", kv_heads: Some(8), rope, tied: true, ..Usual::default() };
     let mut d = common::decoder(s, "lfm2moe", &usual)?;

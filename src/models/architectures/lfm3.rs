@@ -9,7 +9,6 @@ use crate::models::rope_settings::{RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     common::rope_is_said(s)?;
     let full = RopeDefaults { base: 1e6, object: "rope_parameters.full_attention", ..RopeDefaults::default() };
     let usual =

@@ -42,7 +42,6 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
 }
 
 pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let mut d = common::decoder(s, "jamba", &Usual { kv_heads: Some(8), ..Usual::default() })?;
     common::unturned(&mut d, |_| true);
     let size = |key: &str, usual: f64| match s.number(NONE, key)?.unwrap_or(usual) {

@@ -11,7 +11,6 @@ use crate::ops::rope::RopePairs;
 const USUAL: UsualLatent = UsualLatent { query_rank: 768, rank: 256, plain: 64, turned: 32, value: 64, eps: 1e-6, turns_part: false };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let mut d = deepseek::decoder(s, "minicpm3", &USUAL)?;
     d.ropes.iter_mut().for_each(|table| table.pairs = RopePairs::Halves);
     let bias = common::bias(s, "mlp_bias", false)?;

@@ -20,10 +20,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     d.attentions(|a| a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Width, after_rope: false }));
     experts::only_text(s, "scoring_func", &["sigmoid"])?;
     s.only_flag(NONE, "use_routing_bias", true, "only experts with a correction are implemented")?;
+    s.only_number("expert_gating_func", NONE, 2.0, "only sigmoid (2) is implemented for this architecture")?;
+    let size = d.layers[0].feed.size;
+    s.only_number("expert_feed_forward_length", NONE, size as f64, "`feed_forward_length` has to be the same")?;
     // Noise that training adds.
     s.number(NONE, "router_jitter_noise")?;
     let router = RouterSpec { correction: true, ..RouterSpec::new(Scores::Sigmoid) }.normalised(true);
-    let (experts, size) = (experts::experts(s, &experts::counts([256, 8]), router)?, d.layers[0].feed.size);
+    let experts = experts::experts(s, &experts::counts([256, 8]), router)?;
     experts::put(&mut d, &experts, size, |_| true);
     d.names = Names::mixtral();
     Ok(d)

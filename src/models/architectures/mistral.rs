@@ -8,7 +8,8 @@ use crate::models::rope_settings::Growth;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = common::decoder(s, "mistral", &Usual { kv_heads: Some(8), ..Usual::default() })?;
+    // In GGUF it is Llama, whose rows are in another order there.
+    let mut d = common::decoder(s, "mistral", &Usual { kv_heads: Some(8), rope: common::reordered(), ..Usual::default() })?;
     common::windows(s, &mut d, Some(4096), |_| true)?;
     Ok(d)
 }

@@ -15,7 +15,7 @@ fn router() -> RouterSpec {
 }
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    let rope = RopeDefaults { base: 1e6, ..RopeDefaults::default() };
+    let rope = RopeDefaults { base: 1e6, ..common::reordered() };
     let mut d = common::decoder(s, "mixtral", &Usual { eps: 1e-5, kv_heads: Some(8), rope, experts: true, ..Usual::default() })?;
     common::windows(s, &mut d, None, |_| true)?;
     let (experts, size) = (experts::experts(s, &experts::counts([8, 2]), router())?, d.layers[0].feed.size);

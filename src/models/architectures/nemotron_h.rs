@@ -13,7 +13,6 @@ use crate::models::settings::{NONE, Settings};
 const KINDS: [&[&str]; 4] = [&["linear_attention", "mamba"], &["full_attention", "attention"], &["mlp"], &["moe"]];
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let kinds = kinds(s)?;
     let need = |key: &str, most: usize| s.need(NONE, key, most);
     let heads = need("num_attention_heads", 1 << 14)?;

@@ -12,7 +12,6 @@ use crate::models::settings::{NONE, Settings};
 const INITIAL: [&str; 5] = ["linear_a_log_max", "linear_a_log_min", "linear_dt_init_floor", "linear_dt_max", "linear_dt_min"];
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let mut d = common::decoder(s, "olmo_hybrid", &Usual::default())?;
     s.only_number(NONE, "head_dim", (d.width / d.heads) as f64, "this architecture has no key of it")?;
     if !turns(s)? {

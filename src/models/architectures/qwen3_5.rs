@@ -6,26 +6,30 @@ use super::{experts, qwen_moe};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{
-    DeltaInputs, DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf, RouterSpec, Scores, SharedSpec,
+    DeltaInputs, DeltaSpec, ExpertLayout, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf, RouterSpec, Scores, SharedSpec,
 };
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    hybrid(s, "qwen3_5_text", 4, false)
+    hybrid(s, "qwen3_5_text", 4, None, false)
 }
 
 /// Qwen 3.5 with experts, whose weights add up to 1, and a shared one in every layer.
 pub(super) fn describe_moe(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = hybrid(s, "qwen3_5_moe_text", 2, false)?;
+    // No layer is dense.
+    let mut d = hybrid(s, "qwen3_5_moe_text", 2, Some(1), false)?;
+    if s.numbers("mlp_only_layers")?.is_some_and(|dense| !dense.is_empty()) {
+        return Err(s.refuse(NONE, "mlp_only_layers", "every layer of this architecture has experts"));
+    }
     put_experts(s, &mut d, [256, 8], true, |_| true)?;
     Ok(d)
 }
 
 /// Qwen 3 Next: the same but for layers without experts.
 pub(super) fn describe_next(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = hybrid(s, "qwen3_next", 2, true)?;
+    let mut d = hybrid(s, "qwen3_next", 2, None, true)?;
     let step = s.size(NONE, "decoder_sparse_step", 4096)?.unwrap_or(1);
     let dense = s.numbers("mlp_only_layers")?.unwrap_or_default();
     let normalised = s.flag(NONE, "norm_topk_prob")?.unwrap_or(true);
@@ -54,21 +58,34 @@ fn put_experts(
     };
     spec.shared = Some(SharedSpec { size: shared, gated: true, mean: false });
     let size = experts::size(s, "moe_intermediate_size", 512)?;
-    experts::put(d, &spec, size, sparse);
     d.names = d.names.clone().with(&qwen_moe::SHARED_NAMES);
+    if s.has_tensor_like(".mlp.experts.gate_up_proj") {
+        spec.layout = ExpertLayout::Joint;
+        d.names = d
+            .names
+            .clone()
+            .with(&[("ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"), ("ffn_down_exps.weight", "mlp.experts.down_proj")]);
+    }
+    experts::put(d, &spec, size, sparse);
     Ok(())
 }
 
-fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, joint: bool) -> TensorResult<Description> {
+fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, feed: Option<usize>, joint: bool) -> TensorResult<Description> {
     let hub = s.is_hub();
     let rope = RopeDefaults { part: Some(0.25), ..RopeDefaults::default() };
     let mut d = common::decoder(
         s,
         architecture,
-        &Usual { kv_heads: Some(kv_heads), head_dim: Some(256), rope, experts: true, ..Usual::default() },
+        &Usual { kv_heads: Some(kv_heads), head_dim: Some(256), feed, rope, experts: true, ..Usual::default() },
     )?;
     // Which pairs turn with the rows and columns of an image; those of a text turn with its positions.
     ["mrope_section", "mrope_interleaved"].iter().for_each(|key| s.ignore(&format!("rope_parameters.{key}")));
+    s.only_flag(NONE, "attn_output_gate", true, "only results times a gate are implemented for this architecture")?;
+    // States are f32 here.
+    experts::only_text(s, "mamba_ssm_dtype", &["float32"])?;
+    // Layers that predict further tokens.
+    ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"].iter().for_each(|key| s.ignore(key));
+    d.left_out = vec!["mtp.".into()];
     let of_heads = NormSpec { plus_one: false, ..d.norm };
     let norm = NormSpec { plus_one: true, ..d.norm };
     d.norms(norm);

@@ -3,6 +3,7 @@
 use super::common::{self, Usual};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
+use crate::models::decoder::names::Names;
 use crate::models::settings::Settings;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
@@ -12,5 +13,6 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     common::qkv_biases(s, &mut d, true)?;
     d.attentions(|a| a.output_bias = output);
     d.each(|l| l.feed.bias = feed);
+    d.names = Names::llama().in_gguf(&[("ffn_norm", "post_attention_norm")]);
     Ok(d)
 }

@@ -48,11 +48,15 @@ struct Xielu {
 }
 
 impl Xielu {
-    fn load(w: &Tensors<'_>, name: &str) -> TensorResult<Xielu> {
+    /// From these numbers α₊, α₋, β and ε, or from tensors.
+    fn load(w: &Tensors<'_>, name: &str, said: Option<[f64; 4]>) -> TensorResult<Xielu> {
         let number = |part: &str| w.number(&format!("{name}.{part}"));
         let softplus = |x: f32| f64::from(x).exp().ln_1p() as f32;
-        let (beta, eps) = (number("beta")?, number("eps")?);
-        Ok(Xielu { above: softplus(number("alpha_p")?), below: beta + softplus(number("alpha_n")?), beta, eps })
+        let [above, below, beta, eps] = match said {
+            Some(numbers) => numbers.map(|v| v as f32),
+            None => [number("alpha_p")?, number("alpha_n")?, number("beta")?, number("eps")?],
+        };
+        Ok(Xielu { above: softplus(above), below: beta + softplus(below), beta, eps })
     }
 
     fn of(self, x: &Tensor) -> TensorResult<Tensor> {
@@ -79,7 +83,7 @@ impl Dense {
             inner_norm: Norm::load_if(w, &name("ffn_sub_norm"), spec.inner_norm, spec.size)?,
             down: w.linear(&name(parts[2]), spec.size, width, spec.bias)?,
             xielu: match spec.activation {
-                ActivationFn::Xielu => Some(Xielu::load(w, &name("ffn_act"))?),
+                ActivationFn::Xielu => Some(Xielu::load(w, &name("ffn_act"), spec.xielu)?),
                 _ => None,
             },
         })

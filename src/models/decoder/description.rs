@@ -34,7 +34,7 @@ pub(crate) struct Description {
     pub unused: &'static [&'static str],
     /// GGUF's name of the norm after the last layer.
     pub final_norm_name: &'static str,
-    /// Starts of the names of tensors of parts that are left out: layers that predict further tokens.
+    /// Starts of the names of tensors of parts that are left out: layers that predict further tokens, towers of images and sounds.
     pub left_out: Vec<String>,
     /// The usual type of activations, where it is not that of the device.
     pub dtype: Option<DType>,
@@ -468,6 +468,8 @@ pub(crate) struct FeedSpec {
     pub bias: Option<bool>,
     /// The norm before the last matrix.
     pub inner_norm: Option<NormSpec>,
+    /// α₊, α₋, β and ε of xIELU, where the settings say them and not tensors.
+    pub xielu: Option<[f64; 4]>,
     /// Where there are several such parts, of which each token takes a few: how.
     pub experts: Option<ExpertsSpec>,
 }
@@ -649,6 +651,7 @@ impl Description {
             activation: ActivationFn::Silu,
             bias: Some(false),
             inner_norm: None,
+            xielu: None,
             experts: None,
         };
         let layer = LayerSpec {

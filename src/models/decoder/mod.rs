@@ -20,6 +20,7 @@ pub(crate) use description::Description;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::block::{self, Block};
+use crate::models::rope_settings::FACTORS;
 use crate::models::settings::Settings;
 use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, LayerCache, Model, ModelShape, Pass, Projection};
@@ -110,6 +111,9 @@ impl Decoder {
         let decoder = Decoder::read(d, &w, dtype)?;
         s.finish()?;
         w.finish(decoder.description.unused, &decoder.description.left_out)?;
+        for (part, tensors, bytes) in w.parts_left_out(&decoder.description.left_out) {
+            crate::events::part_left_out(part.trim_end_matches('.'), tensors, bytes);
+        }
         Ok(decoder)
     }
 
@@ -166,6 +170,10 @@ impl Decoder {
         if let Some(table) = tables.first_mut().filter(|_| !w.is_hub() && w.has("rope_freqs.weight")) {
             let factors = w.vector("rope_freqs.weight", table.freqs.len())?.to_vec()?;
             table.freqs.iter_mut().zip(factors).for_each(|(f, by)| *f /= f64::from(by));
+        }
+        if let Some(table) = tables.first_mut().filter(|t| !w.is_hub() && t.long.is_some()) {
+            let [short, long] = FACTORS.map(|name| w.vector(name, table.freqs.len())?.to_vec());
+            table.divide(&short?, &long?);
         }
         let context = if tables.is_empty() { d.context } else { d.context.min(d.rope_positions) };
         let ropes = tables.iter().map(|t| Rope::new(context, t, w.device())).collect::<TensorResult<Vec<_>>>()?;

@@ -17,6 +17,42 @@ pub(crate) struct Names {
     spellings: &'static [(&'static str, &'static str)],
     /// Whether matrices of layers are `[in,out]` on the Hub.
     pub transposed: bool,
+    /// Where the decoder stands in the folder's model.
+    nesting: Nesting,
+}
+
+/// Where a decoder stands in the model of a folder, which its tensors' names say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Nesting {
+    /// It is all of the model: `model.layers…`, `lm_head`.
+    #[default]
+    Whole,
+    /// Beside other parts and under the same head: `model.language_model.layers…`, `lm_head`.
+    BesideParts,
+    /// As a model of its own, as older files of images and texts have it: `language_model.model.layers…`, `language_model.lm_head`.
+    OwnModel,
+}
+
+impl Nesting {
+    /// Where tensors of these names stand.
+    pub fn of_tensors<'n>(names: impl Iterator<Item = &'n str>) -> Nesting {
+        let start = |name: &str| match name {
+            _ if name.starts_with("language_model.model.") || name.starts_with("language_model.lm_head.") => Some(Nesting::OwnModel),
+            _ if name.starts_with("model.language_model.") || name.starts_with("language_model.") => Some(Nesting::BesideParts),
+            _ => None,
+        };
+        // A folder of the second kind may have bare names of the third one's start.
+        names.filter_map(start).max_by_key(|n| *n == Nesting::OwnModel).unwrap_or_default()
+    }
+
+    /// The folder's name of what the decoder alone calls `name`.
+    pub fn name(self, name: &str) -> String {
+        match (self, name.strip_prefix("model.")) {
+            (Nesting::BesideParts, Some(rest)) => format!("model.language_model.{rest}"),
+            (Nesting::OwnModel, _) => format!("language_model.{name}"),
+            _ => name.to_string(),
+        }
+    }
 }
 
 impl Names {
@@ -27,7 +63,16 @@ impl Names {
         top: &[(&'static str, &'static str)],
         parts: &[(&'static str, &'static str)],
     ) -> Names {
-        Names { prefix, layers, parts: parts.to_vec(), top: top.to_vec(), gguf: &[], spellings: &[], transposed: false }
+        Names {
+            prefix,
+            layers,
+            parts: parts.to_vec(),
+            top: top.to_vec(),
+            gguf: &[],
+            spellings: &[],
+            transposed: false,
+            nesting: Nesting::Whole,
+        }
     }
 
     /// The names that most models since Llama have.
@@ -88,6 +133,11 @@ impl Names {
         self.spellings.iter().filter(|(word, _)| name.contains(word)).map(|(word, other)| name.replace(word, other))
     }
 
+    /// The same names in a folder whose model the decoder is a part of.
+    pub fn nested(self, nesting: Nesting) -> Names {
+        Names { nesting, ..self }
+    }
+
     /// The name in GGUF files.
     pub fn gguf(&self, name: &str) -> String {
         let own = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).and_then(|(n, part)| {
@@ -134,6 +184,7 @@ impl Names {
             Some((n, part)) => format!("{}{}.{n}.{}", self.prefix, self.layers, renamed(&self.parts, part)),
             None => renamed(&self.top, name),
         };
+        let whole = self.nesting.name(&whole);
         let bare = whole.strip_prefix(self.prefix).unwrap_or(&whole).to_string();
         [whole, bare]
     }

@@ -3,7 +3,7 @@
 use super::description::{Alibi, AttentionSpec};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::tensor::Tensor;
 
 /// The mask `[1,H,1,keys]` of linear biases. A bias that all keys of a query share changes nothing, so that slope · position of the key stands for
@@ -24,7 +24,7 @@ pub(crate) fn attention(
     mask: Option<&Tensor>,
     valid: Option<usize>,
 ) -> TensorResult<Tensor> {
-    let &[b, h, t, d] = q.dims() else { return q.reshape(&[0, 0, 0, 0]) };
+    let &[b, h, t, d] = q.dims() else { return Err(TensorError::Internal(format!("queries {} are not [B,H,T,D]", q.shape()))) };
     let (device, s) = (q.device(), k.dims()[2]);
     let groups = (h / spec.kv_heads.max(1)) as isize;
     let (bi, ti, di, kv) = (b as isize, t as isize, d as isize, spec.kv_heads as isize);

@@ -128,7 +128,7 @@ fn describe(s: &Settings<'_>, weights: &Weights) -> TensorResult<EncoderSpec> {
     {
         return Ok(both);
     }
-    let stack = (decoder.describe)(s)?;
+    let stack = decoder.described(s)?;
     encoders::of_states(s)?;
     if stack.layers.iter().any(|l| l.mixer.attention().is_none_or(|a| a.alibi.is_some())) {
         return Err(TensorError::Unsupported(format!(

@@ -87,6 +87,70 @@ fn becomes_gguf(hub: &Path, folder: &Path) -> bool {
     true
 }
 
+/// The folders of `models2` here that become GGUF as they are.
+const WRITTEN: [&str; 9] = [
+    "gemma-wide",
+    "glm4-nobias",
+    "mistral-headdim",
+    "mixtral-two",
+    "olmo-clip",
+    "phi3-longrope",
+    "phi3-window",
+    "stablelm-parallel",
+    "starcoder2-nobias",
+];
+
+/// A folder with some of its settings changed; null removes one.
+fn changed(name: &str, to: &Path, changes: serde_json::Value) {
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::copy(path(name).join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(path(name).join("config.json")).unwrap()).unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        match value {
+            serde_json::Value::Null => drop(config.as_object_mut().unwrap().remove(key)),
+            value => config[key] = value.clone(),
+        }
+    }
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+}
+
+/// What GGUF can say of an architecture becomes the same model; what it cannot is refused by its key.
+#[test]
+fn settings_that_gguf_has_no_key_for_are_refused() {
+    let folder = place("settings");
+    let hub = folder.join("hub");
+    let gemma2 = json!({ "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 20 });
+    let full = json!(["full_attention", "full_attention", "full_attention"]);
+    for (name, changes, refused) in [
+        ("models2/smollm3-nope", json!({ "no_rope_layers": null }), None),
+        ("models2/smollm3-nope", json!({}), Some("no_rope_layers")),
+        ("models2/gemma2-nocap", gemma2, None),
+        ("models2/gemma2-nocap", json!({ "query_pre_attn_scalar": 20 }), Some("attn_logit_softcapping")),
+        ("models2/gemma2-nocap", json!({ "attn_logit_softcapping": 50.0 }), Some("query_pre_attn_scalar")),
+        ("models/gemma3_text-pattern", json!({ "query_pre_attn_scalar": 16 }), None),
+        ("models/gemma3_text-pattern", json!({ "query_pre_attn_scalar": 16, "final_logit_softcapping": 3.0 }), None),
+        ("models/gemma3_text-pattern", json!({}), Some("query_pre_attn_scalar")),
+        ("models/gemma3_text-pattern", json!({ "query_pre_attn_scalar": 16, "layer_types": full }), Some("layer_types")),
+        ("models2/mistral-headdim", json!({ "sliding_window": 5 }), Some("sliding_window")),
+        ("models2/mixtral-two", json!({ "sliding_window": 5 }), Some("sliding_window")),
+        ("models2/starcoder2-nobias", json!({ "hidden_act": "relu" }), Some("hidden_act")),
+        ("models2/gemma-wide", json!({ "hidden_act": "relu" }), Some("hidden_act")),
+        ("models2/stablelm-parallel", json!({ "use_parallel_residual": false }), Some("qk_layernorm")),
+    ] {
+        let _ = std::fs::remove_dir_all(&hub);
+        changed(name, &hub, changes.clone());
+        match refused {
+            None => assert!(becomes_gguf(&hub, &folder), "{name} with {changes}"),
+            Some(key) => {
+                let weights = Weights::open(&hub, &Device::cpu()).unwrap();
+                let e = write_gguf(&weights, DType::F32, |_, _| Ok(()), &folder.join("m.gguf")).expect_err(name).to_string();
+                assert!(e.contains(&format!("`{key}`")), "{name} with {changes}: {e}");
+            }
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// `TL_VECTORS=FOLDER` takes a larger set of the layout of `tests/vectors`.
 #[test]
 fn folders_become_the_same_model_or_are_refused_by_name() {
@@ -98,7 +162,12 @@ fn folders_become_the_same_model_or_are_refused_by_name() {
             written.push(entry.file_name());
         }
     }
-    println!("{} folders were written: {written:?}", written.len());
+    written.sort();
+    let missing: Vec<&str> = WRITTEN.into_iter().filter(|name| !written.iter().any(|w| w == name)).collect();
+    assert!(missing.is_empty(), "not written: {missing:?}");
+    if std::env::var_os("TL_VECTORS").is_none() {
+        assert_eq!(written, WRITTEN, "the list has what can be written");
+    }
     // Qwen 3 without the windows that GGUF's readers do not know, and with them.
     let (from, hub) = (path("models2/qwen3-window"), folder.join("qwen3"));
     assert!(!becomes_gguf(&from, &folder));

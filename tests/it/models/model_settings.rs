@@ -145,7 +145,7 @@ fn check_reference(case: &Case, expected: &Expected) -> Option<String> {
             let off = error(&logits(&*model, &expected.ids(&case.dir)), &expected.logits(&case.id));
             (off > 1.0).then(|| format!("{}: {off:.1} times the tolerance", case.id))
         }
-        Err(e) if larger && e.contains("supported are") => None,
+        Err(e) if e.contains("supported are") => Some(format!("{}: {e}", case.id)),
         Err(e) if !refused && !larger => Some(format!("{}: {e}", case.id)),
         Err(e) => {
             let named = case.patch.keys().chain(&case.delete).any(|k| e.contains(k.as_str()));
