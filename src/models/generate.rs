@@ -151,7 +151,7 @@ impl<'m> Session<'m> {
     /// prompt reads the tokens behind that point again.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
-        // Keys of a longer text may have turned otherwise.
+        // Keys of a longer text may have been rotated otherwise.
         let kept = match self.model.rereads_beyond() {
             Some(limit) if self.cache.len() > limit && self.tokens.len() <= limit => 0,
             _ => self.tokens.len(),

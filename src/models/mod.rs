@@ -91,7 +91,7 @@ pub trait Model: Send + Sync {
     fn repeats(&self) -> bool {
         false
     }
-    /// The length of texts up to which keys stay as they are: one that grows beyond is read again from its start, since its positions turn
+    /// The length of texts up to which keys stay as they are: one that grows beyond is read again from its start, since its positions rotate
     /// otherwise.
     fn rereads_beyond(&self) -> Option<usize> {
         None

@@ -8,12 +8,12 @@ use std::f64::consts::PI;
 /// GGUF's names of LongRoPE's divisors for short and for long texts, one of each pair.
 pub(crate) const FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
-/// How heads are turned.
+/// How heads are rotated.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RopeTable {
     /// Radians per position of each rotated pair; what a head has beyond these pairs stays as it is.
     pub freqs: Vec<f64>,
-    /// What turned elements are multiplied with.
+    /// What rotated elements are multiplied with.
     pub factor: f64,
     /// Which elements of a head are a pair.
     pub pairs: RopePairs,
@@ -50,7 +50,7 @@ pub(crate) struct RopeDefaults<'k> {
     pub base_key: &'k str,
     /// The object in the newer spelling.
     pub object: &'k str,
-    /// The part of a head that is turned, by default; `None` where only whole heads may be.
+    /// The part of a head that is rotated, by default; `None` where only whole heads may be.
     pub part: Option<f64>,
     /// The key of that part beside the object of `config.json`.
     pub part_key: &'k str,
@@ -116,7 +116,7 @@ impl RopeTable {
         RopeTable { freqs, factor: 1.0, pairs, reordered: defaults.reordered, base, long: None, growth: None }
     }
 
-    /// What multiplies elements and turns none.
+    /// What multiplies elements and rotates none.
     pub fn growing(growth: Growth) -> RopeTable {
         let (freqs, pairs) = (vec![0.0], RopePairs::Halves);
         RopeTable { freqs, factor: 1.0, pairs, reordered: false, base: 1.0, long: None, growth: Some(growth) }
@@ -176,17 +176,17 @@ impl RopeTable {
         Ok(table)
     }
 
-    /// Of the pairs of the whole head, the first `partial_rotary_factor` turn, each as it would if all did.
+    /// Of the pairs of the whole head, the first `partial_rotary_factor` rotate, each as it would if all did.
     fn proportional(s: &Settings<'_>, object: &str, defaults: RopeDefaults<'_>, base: f64, head_dim: usize) -> TensorResult<RopeTable> {
         let key = |k: &str| format!("{object}.{k}");
         let (part, factor) = (s.positive(NONE, &key("partial_rotary_factor"))?.unwrap_or(1.0), s.positive(NONE, &key("factor"))?);
         if part > 1.0 {
-            return Err(s.refuse(NONE, &key("partial_rotary_factor"), "no more than the whole head can turn"));
+            return Err(s.refuse(NONE, &key("partial_rotary_factor"), "no more than the whole head can rotate"));
         }
         let mut table = RopeTable::unscaled(s, defaults, base, head_dim);
-        let turned = (part * head_dim as f64 / 2.0) as usize;
+        let rotated_pairs = (part * head_dim as f64 / 2.0) as usize;
         table.freqs.iter_mut().for_each(|f| *f /= factor.unwrap_or(1.0));
-        table.freqs[turned..].fill(0.0);
+        table.freqs[rotated_pairs..].fill(0.0);
         Ok(table)
     }
 
@@ -333,7 +333,7 @@ impl RopeTable {
         self.long.iter_mut().for_each(|l| divide(&mut l.freqs, long));
     }
 
-    /// As llama.cpp does it: the factor of turned elements is 1 + 0.1·ln(factor), times `attn_factor`.
+    /// As llama.cpp does it: the factor of rotated elements is 1 + 0.1·ln(factor), times `attn_factor`.
     fn yarn_of_gguf(&mut self, s: &Settings<'_>) -> TensorResult<()> {
         let missing = |key: &str| s.wrong(format!("`{}` is missing", s.name(key, NONE)));
         let need = |key: &str| s.positive(key, NONE)?.ok_or_else(|| missing(key));
@@ -351,7 +351,7 @@ fn need(s: &Settings<'_>, key: &str) -> TensorResult<f64> {
     s.positive(NONE, key)?.ok_or_else(|| s.wrong(format!("`{key}` is missing")))
 }
 
-/// How many elements of a head are turned.
+/// How many elements of a head are rotated.
 fn rotated(s: &Settings<'_>, inside: &str, defaults: RopeDefaults<'_>, head_dim: usize) -> TensorResult<usize> {
     let key = defaults.part_key;
     let Some(usual) = defaults.part else {

@@ -1,5 +1,5 @@
-//! Command R (Cohere, 2024): both parts side by side behind one layer norm without bias, pairs of neighbours turned, logits scaled. Command R7B
-//! (Cohere 2) has windows in three of four layers, and turns nothing in the others.
+//! Command R (Cohere, 2024): both parts side by side behind one layer norm without bias, pairs of neighbours rotated, logits scaled. Command R7B
+//! (Cohere 2) has windows in three of four layers, and rotates nothing in the others.
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;

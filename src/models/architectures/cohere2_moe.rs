@@ -1,5 +1,5 @@
 //! Cohere 2 with experts (2025): attention and experts side by side behind one norm; the weights are the softmax or σ of the chosen logits; the mean of
-//! routed and shared experts, or their sum; dense layers at the start, which turn even without a window.
+//! routed and shared experts, or their sum; dense layers at the start, which rotate even without a window.
 
 use super::common::{self, Usual};
 use super::{cohere, experts};
@@ -23,8 +23,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let sparse = experts::by_types(s, d.layers.len())?.unwrap_or_else(|| (0..d.layers.len()).map(|i| i >= first).collect());
     let mut layer = 0;
     d.attentions(|a| {
-        let turns = a.window.is_some() || !sparse[layer] && first_pattern == 1;
-        (a.rope, layer) = (turns.then_some(0), layer + 1);
+        let rotated = a.window.is_some() || !sparse[layer] && first_pattern == 1;
+        (a.rope, layer) = (rotated.then_some(0), layer + 1);
     });
     let size = d.layers[0].feed.size;
     let dense = s.size(NONE, "prefix_dense_intermediate_size", 1 << 22)?.unwrap_or(size);

@@ -162,7 +162,7 @@ pub(super) fn windows(
 }
 
 /// No rotation in layers where `without` holds.
-pub(super) fn unturned(d: &mut Description, without: impl Fn(usize) -> bool) {
+pub(super) fn without_rope(d: &mut Description, without: impl Fn(usize) -> bool) {
     let layers = d.layers.iter_mut().enumerate().filter(|(i, _)| without(*i));
     layers.filter_map(|(_, l)| l.mixer.attention_mut()).for_each(|a| a.rope = None);
 }
@@ -180,7 +180,7 @@ pub(super) fn layer_kinds(s: &Settings<'_>, keys: &[&str], layers: usize, known:
     Ok(Some(kinds))
 }
 
-/// Refuses a folder that does not say how positions turn, where transformers has a default of its own.
+/// Refuses a folder that does not say how positions rotate, where transformers has a default of its own.
 pub(super) fn rope_is_said(s: &Settings<'_>) -> TensorResult<()> {
     let said = !s.is_hub() || s.has_object("rope_parameters") || s.has_object("rope_scaling");
     if said { Ok(()) } else { Err(s.refuse(NONE, "rope_parameters", "this architecture's default is not implemented")) }

@@ -17,15 +17,16 @@ use crate::ops::rope::RopePairs;
 pub(super) struct UsualLatent {
     pub query_rank: usize,
     pub rank: usize,
-    pub plain: usize,
-    pub turned: usize,
+    pub nope_dim: usize,
+    pub rope_dim: usize,
     pub value: usize,
     pub eps: f64,
-    /// Whether the part of a head that turns is said relative to all of the head.
-    pub turns_part: bool,
+    /// Whether the part of a head that rotates is said relative to all of the head.
+    pub partial_rope: bool,
 }
 
-const V3: UsualLatent = UsualLatent { query_rank: 1536, rank: 512, plain: 128, turned: 64, value: 128, eps: 1e-6, turns_part: false };
+const V3: UsualLatent =
+    UsualLatent { query_rank: 1536, rank: 512, nope_dim: 128, rope_dim: 64, value: 128, eps: 1e-6, partial_rope: false };
 
 /// A decoder with attention by latents in all layers.
 pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &UsualLatent) -> TensorResult<Description> {
@@ -39,39 +40,43 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let rank = need(part("attention.kv_lora_rank", "kv_lora_rank", usual.rank), "attention.kv_lora_rank")?;
     let missing = (hub && !s.is_null("q_lora_rank")).then_some(usual.query_rank);
     let query_rank = s.size("attention.q_lora_rank", "q_lora_rank", 1 << 14)?.or(missing);
-    let turned = need(part("rope.dimension_count", "qk_rope_head_dim", usual.turned), "rope.dimension_count")?;
-    let (plain, value) = match hub {
-        true => (need(part(NONE, "qk_nope_head_dim", usual.plain), NONE)?, need(part(NONE, "v_head_dim", usual.value), NONE)?),
-        false => gguf_sizes(s, rank, turned)?,
+    let rope_dim = need(part("rope.dimension_count", "qk_rope_head_dim", usual.rope_dim), "rope.dimension_count")?;
+    let (nope_dim, value) = match hub {
+        true => (need(part(NONE, "qk_nope_head_dim", usual.nope_dim), NONE)?, need(part(NONE, "v_head_dim", usual.value), NONE)?),
+        false => gguf_sizes(s, rank, rope_dim)?,
     };
     let same = format!("want as many as there are heads, {heads}");
     if hub {
         s.only_number(NONE, "num_key_value_heads", heads as f64, &same)?;
-        s.only_number(NONE, "qk_head_dim", (plain + turned) as f64, &format!("its parts are {plain} and {turned}"))?;
+        s.only_number(NONE, "qk_head_dim", (nope_dim + rope_dim) as f64, &format!("its parts are {nope_dim} and {rope_dim}"))?;
     } else {
         s.size("attention.head_count_kv", NONE, 1 << 14)?;
     }
-    let head = if usual.turns_part { plain + turned } else { turned };
-    s.only_number(NONE, "head_dim", head as f64, &format!("the parts of a head are {plain} and {turned}"))?;
+    let head = if usual.partial_rope { nope_dim + rope_dim } else { rope_dim };
+    s.only_number(NONE, "head_dim", head as f64, &format!("the parts of a head are {nope_dim} and {rope_dim}"))?;
     let neighbours = s.flag(NONE, "rope_interleave")?.unwrap_or(true);
     let pairs = if neighbours { RopePairs::Adjacent } else { RopePairs::Halves };
-    let part = (usual.turns_part && hub).then_some(turned as f64 / head as f64);
+    let part = (usual.partial_rope && hub).then_some(rope_dim as f64 / head as f64);
     let defaults = RopeDefaults { pairs, part, ..RopeDefaults::default() };
-    let mut table = RopeTable::read(s, defaults, if hub { head } else { turned }, context)?;
-    if table.freqs.len() * 2 != turned {
-        return Err(s.wrong(format!("{} elements of a head turn, and {turned} are there for it ({})", table.freqs.len() * 2, s.sizes())));
+    let mut table = RopeTable::read(s, defaults, if hub { head } else { rope_dim }, context)?;
+    if table.freqs.len() * 2 != rope_dim {
+        return Err(s.wrong(format!(
+            "{} elements of a head rotate, and {rope_dim} are there for it ({})",
+            table.freqs.len() * 2,
+            s.sizes()
+        )));
     }
     let eps = s.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?.unwrap_or(usual.eps);
     let layers = s.need("block_count", "num_hidden_layers", 4096)?;
     let feed = s.need("feed_forward_length", "intermediate_size", 1 << 22)?;
-    let sizes = Sizes { width, layers, heads, kv_heads: heads, head_dim: plain + turned, feed, context };
+    let sizes = Sizes { width, layers, heads, kv_heads: heads, head_dim: nope_dim + rope_dim, feed, context };
     let mut d = Description::new(architecture, sizes, NormSpec::rms(eps), names());
     // transformers leaves the latents' norms at their usual ε.
     let norm = NormSpec::rms(if hub { 1e-6 } else { eps });
     let bias = common::bias(s, "attention_bias", false)?;
     let grown = if hub { grown(s)? } else { grown_of_gguf(s, &mut table)? };
-    let scale = grown.powi(2) / ((plain + turned) as f64).sqrt();
-    let latent = LatentSpec { heads, query_rank, rank, plain, turned, value, norm, bias, rope: Some(0), scale, growth: None };
+    let scale = grown.powi(2) / ((nope_dim + rope_dim) as f64).sqrt();
+    let latent = LatentSpec { heads, query_rank, rank, nope_dim, rope_dim, value, norm, bias, rope: Some(0), scale, growth: None };
     let activation = ActivationFn::read(s, "hidden_act", ActivationFn::Silu)?;
     d.each(|l| (l.mixer, l.feed.activation) = (MixerSpec::Latent(latent.clone()), activation));
     d.ropes.push(table);
@@ -79,18 +84,18 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     Ok(d)
 }
 
-/// Sizes of the part of a key that does not turn and of a value: files with joint matrices lack the keys of heads.
-fn gguf_sizes(s: &Settings<'_>, rank: usize, turned: usize) -> TensorResult<(usize, usize)> {
+/// Sizes of the part of a key that does not rotate and of a value: files with joint matrices lack the keys of heads.
+fn gguf_sizes(s: &Settings<'_>, rank: usize, rope_dim: usize) -> TensorResult<(usize, usize)> {
     let [key, value] = ["attention.key_length", "attention.value_length"].map(|k| s.need(k, NONE, 1 << 14));
     let (key, value) = (key?, value?);
     let own = |k: &str| s.size(k, NONE, 1 << 14);
     let (key, value) = match (own("attention.key_length_mla")?, own("attention.value_length_mla")?) {
-        (Some(k), Some(v)) if key == rank + turned && value == rank => (k, v),
+        (Some(k), Some(v)) if key == rank + rope_dim && value == rank => (k, v),
         (None, None) => (key, value),
-        _ => return Err(s.refuse("attention.key_length", NONE, &format!("want {rank} + {turned} ({})", s.sizes()))),
+        _ => return Err(s.refuse("attention.key_length", NONE, &format!("want {rank} + {rope_dim} ({})", s.sizes()))),
     };
-    let plain = key.checked_sub(turned).filter(|n| *n > 0);
-    Ok((plain.ok_or_else(|| s.refuse("attention.key_length", NONE, &format!("{turned} elements of a head turn")))?, value))
+    let nope_dim = key.checked_sub(rope_dim).filter(|n| *n > 0);
+    Ok((nope_dim.ok_or_else(|| s.refuse("attention.key_length", NONE, &format!("{rope_dim} elements of a head rotate")))?, value))
 }
 
 /// What YaRN multiplies the root of the scores' scale with.
@@ -105,7 +110,7 @@ fn grown(s: &Settings<'_>) -> TensorResult<f64> {
     Ok(factor.filter(|f| *f > 1.0).map_or(1.0, |f| if m == 0.0 { 1.0 } else { 0.1 * m * f.ln() + 1.0 }))
 }
 
-/// The same by GGUF's keys: 1 + m·ln(factor), where turned elements are not multiplied with anything.
+/// The same by GGUF's keys: 1 + m·ln(factor), where rotated elements are not multiplied with anything.
 fn grown_of_gguf(s: &Settings<'_>, table: &mut RopeTable) -> TensorResult<f64> {
     let m = s.number("rope.scaling.yarn_log_multiplier", NONE)?.unwrap_or(0.0);
     if s.text("rope.scaling.type", NONE)? != Some("yarn") {

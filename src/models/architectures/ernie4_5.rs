@@ -1,4 +1,4 @@
-//! ERNIE 4.5 (Baidu, 2025): Llama that turns pairs of neighbours.
+//! ERNIE 4.5 (Baidu, 2025): Llama that rotates pairs of neighbours.
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;

@@ -1,4 +1,4 @@
-//! ERNIE 4.5 with experts (Baidu, 2025): pairs of neighbours turned; the softmax over all experts, a correction for the choice, weights that are
+//! ERNIE 4.5 with experts (Baidu, 2025): pairs of neighbours rotated; the softmax over all experts, a correction for the choice, weights that are
 //! divided by their sum; experts in some layers, and shared ones.
 
 use super::common::{self, Usual};

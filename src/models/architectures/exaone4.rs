@@ -24,7 +24,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         };
         let limited = common::windows(s, &mut d, Some(4096), |i| pattern > 0 && (i + 1) % pattern != 0)?;
         if s.window(Some(4096))?.is_some() {
-            common::unturned(&mut d, |i| !limited[i]);
+            common::without_rope(&mut d, |i| !limited[i]);
         }
     }
     Ok(d)

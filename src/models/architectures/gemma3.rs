@@ -1,7 +1,7 @@
 //! Gemma 3 (Gemma team, 2025): norms before and after each part, normed queries and keys, sliding windows in five layers of six.
 //!
 //! x = √d·E[tokens]; x ← x + rms(Wo·attention(rope(rms(Wq·n)), rope(rms(Wk·n)), Wv·n)) with n = rms(x), the same around a gated GELU part; each
-//! norm is times 1 + w. Layers with windows and those that see all keys turn by different θ.
+//! norm is times 1 + w. Layers with windows and those that see all keys rotate by different θ.
 
 use super::{common, encoders, gemma2};
 use crate::dtype::DType;

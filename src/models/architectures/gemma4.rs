@@ -1,4 +1,4 @@
-//! Gemma 4 (Google, 2026): Gemma 3 with larger heads in the layers that see all keys, of whose pairs a part turns, embeddings of tokens for each
+//! Gemma 4 (Google, 2026): Gemma 3 with larger heads in the layers that see all keys, of whose pairs a part rotates, embeddings of tokens for each
 //! layer, last layers that take the keys and values of earlier ones, and a learned factor of each layer's result. Some have experts beside the dense
 //! feed-forward parts, by the softmax of what a norm makes of the residual stream, with a learned factor of each expert's weight.
 

@@ -43,7 +43,7 @@ pub(super) fn mixtral(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> 
     Ok(())
 }
 
-/// Every fourth layer turns nothing.
+/// Every fourth layer rotates nothing.
 pub(super) fn smollm3(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
     without_windows(s, d)?;
     s.only(attention(d).enumerate().all(|(i, a)| a.rope.is_some() == ((i + 1) % 4 != 0)), "no_rope_layers")?;

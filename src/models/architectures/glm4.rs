@@ -1,4 +1,4 @@
-//! GLM-4 (GLM team, 2024): Llama with half of each head turned in pairs of neighbours and joint matrices of the gated part; its 2025 models have
+//! GLM-4 (GLM team, 2024): Llama with half of each head rotated in pairs of neighbours and joint matrices of the gated part; its 2025 models have
 //! norms behind each part as well.
 
 use super::common::{self, Usual};

@@ -1,4 +1,4 @@
-//! GLM 4.5 (Z.ai, 2025): Llama with half of each head turned and, where the settings say so, normed heads; DeepSeek V3's experts behind the first layer.
+//! GLM 4.5 (Z.ai, 2025): Llama with half of each head rotated and, where the settings say so, normed heads; DeepSeek V3's experts behind the first layer.
 
 use super::common::{self, Usual};
 use super::experts;

@@ -1,4 +1,4 @@
-//! GPT-J (Wang & Komatsuzaki, 2021): both parts side by side behind one layer norm, the first elements of each head turned in pairs of neighbours, a
+//! GPT-J (Wang & Komatsuzaki, 2021): both parts side by side behind one layer norm, the first elements of each head rotated in pairs of neighbours, a
 //! plain GELU part with biases.
 
 use super::gpt2;
@@ -12,14 +12,14 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let z = gpt2::sizes(s)?;
-    let turned = s.size(NONE, "rotary_dim", z.head_dim)?.unwrap_or(64.min(z.head_dim));
-    if turned % 2 != 0 {
+    let rope_dim = s.size(NONE, "rotary_dim", z.head_dim)?.unwrap_or(64.min(z.head_dim));
+    if rope_dim % 2 != 0 {
         return Err(s.refuse(NONE, "rotary_dim", "it has to be even"));
     }
     let eps = s.positive(NONE, "layer_norm_epsilon")?.unwrap_or(1e-5);
     let activation = ActivationFn::read(s, "activation_function", ActivationFn::GeluTanh)?;
     let mut d = Description::new("gptj", z, NormSpec::layer(eps), names());
-    d.ropes.push(RopeTable::unscaled(s, super::common::adjacent(), 10_000.0, turned));
+    d.ropes.push(RopeTable::unscaled(s, super::common::adjacent(), 10_000.0, rope_dim));
     d.each(|l| {
         (l.flow, l.feed_norm) = (Flow::Parallel, None);
         (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, Some(true));

@@ -1,4 +1,4 @@
-//! GPT-NeoX (Black et al., 2022) and Pythia: both parts side by side behind a layer norm each, a quarter of each head turned, joint QKV stored head
+//! GPT-NeoX (Black et al., 2022) and Pythia: both parts side by side behind a layer norm each, a quarter of each head rotated, joint QKV stored head
 //! by head, biases everywhere.
 
 use super::common::{self, Usual};

@@ -1,4 +1,4 @@
-//! Granite 4 (IBM, 2025): Granite with Mamba-2 layers in the place of most attention, which does not turn positions.
+//! Granite 4 (IBM, 2025): Granite with Mamba-2 layers in the place of most attention, which does not rotate positions.
 
 use super::common::{self, Usual};
 use super::mamba2::SsdKeys;
@@ -13,9 +13,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "granitehybrid", &Usual::default())?;
     granite::multipliers(s, &mut d)?;
     common::biases(s, &mut d)?;
-    let turns = if s.is_null("position_embedding_type") { None } else { s.text(NONE, "position_embedding_type")? };
-    if turns != Some("rope") {
-        common::unturned(&mut d, |_| true);
+    let positions = if s.is_null("position_embedding_type") { None } else { s.text(NONE, "position_embedding_type")? };
+    if positions != Some("rope") {
+        common::without_rope(&mut d, |_| true);
     }
     // The size of experts stands in its usual place.
     let (size, shared) = (d.layers[0].feed.size, s.size(NONE, "shared_intermediate_size", 1 << 22)?.unwrap_or(1024));

@@ -1,4 +1,4 @@
-//! Helium (Kyutai, 2025): Llama that turns pairs of neighbours.
+//! Helium (Kyutai, 2025): Llama that rotates pairs of neighbours.
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;

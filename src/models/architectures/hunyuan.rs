@@ -1,4 +1,4 @@
-//! Hunyuan dense (Tencent, 2025): Llama with heads of queries and keys normalised after they turn, and a rotation whose θ is scaled once by
+//! Hunyuan dense (Tencent, 2025): Llama with heads of queries and keys normalised after they rotate, and a rotation whose θ is scaled once by
 //! α^(D/(D−2)).
 
 use super::common::{self, Usual};

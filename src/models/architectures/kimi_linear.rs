@@ -16,7 +16,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         layers: s.need(NONE, "num_hidden_layers", 4096)?,
         heads: latent.heads,
         kv_heads: latent.heads,
-        head_dim: latent.plain + latent.turned,
+        head_dim: latent.nope_dim + latent.rope_dim,
         feed: s.need(NONE, "intermediate_size", 1 << 22)?,
         context,
     };
@@ -50,29 +50,29 @@ fn either(s: &Settings<'_>, keys: Spellings, limit: usize) -> TensorResult<Optio
     }
 }
 
-/// Attention by latents. A head's second part is shared by all heads as elsewhere, but does not turn.
+/// Attention by latents. A head's second part is shared by all heads as elsewhere, but does not rotate.
 fn latent(s: &Settings<'_>) -> TensorResult<LatentSpec> {
     let size = |key: &str, usual: usize| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) };
     let heads = s.need(NONE, "num_attention_heads", 1 << 14)?;
     if !s.is_null("num_key_value_heads") {
         s.only_number(NONE, "num_key_value_heads", heads as f64, &format!("want as many as there are heads, {heads}"))?;
     }
-    let (plain, turned) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
-    s.only_number(NONE, "qk_head_dim", (plain + turned) as f64, &format!("its parts are {plain} and {turned}"))?;
+    let (nope_dim, rope_dim) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
+    s.only_number(NONE, "qk_head_dim", (nope_dim + rope_dim) as f64, &format!("its parts are {nope_dim} and {rope_dim}"))?;
     // Released files say the width over the number of heads, which nothing is of.
     s.ignore("head_dim");
     Ok(LatentSpec {
         heads,
         query_rank: s.size(NONE, "q_lora_rank", 1 << 14)?,
         rank: size("kv_lora_rank", 512)?,
-        plain,
-        turned,
+        nope_dim,
+        rope_dim,
         value: size("v_head_dim", 128)?,
         // transformers leaves the latents' norms at their usual ε.
         norm: NormSpec::rms(1e-6),
         bias: common::bias(s, "attention_bias", false)?,
         rope: None,
-        scale: 1.0 / ((plain + turned) as f64).sqrt(),
+        scale: 1.0 / ((nope_dim + rope_dim) as f64).sqrt(),
         growth: None,
     })
 }

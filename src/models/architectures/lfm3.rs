@@ -1,4 +1,4 @@
-//! LFM3 (Liquid AI, 2026): LFM2 with windows in some layers, which turn otherwise; a gate σ(Wg·h) for each head; norms behind the parts too.
+//! LFM3 (Liquid AI, 2026): LFM2 with windows in some layers, which rotate otherwise; a gate σ(Wg·h) for each head; norms behind the parts too.
 
 use super::common::{self, Usual};
 use super::lfm2;

@@ -1,5 +1,5 @@
-//! Llama 4 (Meta, 2025): pairs of neighbours turned and heads normalised behind that; attention within chunks of positions, except in some layers,
-//! which turn nothing and whose queries grow with the position. Experts take x times σ of their logits, beside a shared one, in some layers.
+//! Llama 4 (Meta, 2025): pairs of neighbours rotated and heads normalised behind that; attention within chunks of positions, except in some layers,
+//! which rotate nothing and whose queries grow with the position. Experts take x times σ of their logits, beside a shared one, in some layers.
 
 use super::common::{self, Usual};
 use super::experts;
@@ -41,12 +41,12 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     Ok(d)
 }
 
-/// Which layers turn, which see chunks, and how queries grow in those that do not turn.
+/// Which layers rotate, which see chunks, and how queries grow in those that do not rotate.
 fn attention(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     let layers = d.layers.len();
     let step = s.size(NONE, "no_rope_layer_interval", 1 << 12)?.unwrap_or(4);
-    // 1 stands for layers that turn.
-    let turns: Vec<bool> = match s.numbers("no_rope_layers")?.filter(|all| !all.is_empty()) {
+    // 1 stands for layers that rotate.
+    let rotated: Vec<bool> = match s.numbers("no_rope_layers")?.filter(|all| !all.is_empty()) {
         Some(all) if all.len() == layers => all.iter().map(|n| *n != 0.0).collect(),
         Some(_) => return Err(s.refuse(NONE, "no_rope_layers", &format!("want {layers} numbers"))),
         None => (0..layers).map(|i| (i + 1) % step != 0).collect(),
@@ -56,7 +56,7 @@ fn attention(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
             types.iter().map(|t| *t == "chunked_attention").collect()
         }
         Some(_) => return Err(s.refuse(NONE, "layer_types", &format!("want {layers} times chunked_attention or full_attention"))),
-        None => turns.clone(),
+        None => rotated.clone(),
     };
     let chunk = if s.is_null("attention_chunk_size") { None } else { Some(s.size(NONE, "attention_chunk_size", 1 << 24)?.unwrap_or(8192)) };
     if chunk.is_none() && chunked.contains(&true) {
@@ -69,8 +69,8 @@ fn attention(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     let norm = NormSpec { kind: NormKind::RmsWithoutWeights, ..d.norm };
     for (i, a) in d.attention_layers().enumerate() {
         a.chunk = chunk.filter(|_| chunked[i]);
-        (a.rope, a.growth) = if turns[i] { (Some(0), None) } else { (None, grows.then_some(1)) };
-        a.qk_norm = (normed && turns[i]).then_some(QkNorm { norm, of: QkNormOf::Head, after_rope: true });
+        (a.rope, a.growth) = if rotated[i] { (Some(0), None) } else { (None, grows.then_some(1)) };
+        a.qk_norm = (normed && rotated[i]).then_some(QkNorm { norm, of: QkNormOf::Head, after_rope: true });
     }
     Ok(())
 }

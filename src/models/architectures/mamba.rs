@@ -43,7 +43,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
 
 pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "jamba", &Usual { kv_heads: Some(8), ..Usual::default() })?;
-    common::unturned(&mut d, |_| true);
+    common::without_rope(&mut d, |_| true);
     let size = |key: &str, usual: f64| match s.number(NONE, key)?.unwrap_or(usual) {
         n if n >= 0.0 && n.fract() == 0.0 => Ok(n as usize),
         _ => Err(s.refuse(NONE, key, "want a whole number")),

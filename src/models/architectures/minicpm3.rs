@@ -1,4 +1,4 @@
-//! MiniCPM 3 (OpenBMB, 2024): attention by latents whose turned parts are of halves; multipliers of embeddings, of what is added to the residual
+//! MiniCPM 3 (OpenBMB, 2024): attention by latents whose rotated parts are of halves; multipliers of embeddings, of what is added to the residual
 //! stream, and a divisor of logits.
 
 use super::common;
@@ -8,7 +8,8 @@ use crate::models::decoder::Description;
 use crate::models::settings::{NONE, Settings};
 use crate::ops::rope::RopePairs;
 
-const USUAL: UsualLatent = UsualLatent { query_rank: 768, rank: 256, plain: 64, turned: 32, value: 64, eps: 1e-6, turns_part: false };
+const USUAL: UsualLatent =
+    UsualLatent { query_rank: 768, rank: 256, nope_dim: 64, rope_dim: 32, value: 64, eps: 1e-6, partial_rope: false };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = deepseek::decoder(s, "minicpm3", &USUAL)?;

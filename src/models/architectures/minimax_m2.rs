@@ -1,4 +1,4 @@
-//! MiniMax M2 (MiniMax, 2025): queries and keys normalised over their whole width, a part of each head turned; experts by σ of the logits, with a
+//! MiniMax M2 (MiniMax, 2025): queries and keys normalised over their whole width, a part of each head rotated; experts by σ of the logits, with a
 //! correction for the choice, whose weights add up to 1.
 
 use super::common::{self, Usual};
@@ -12,7 +12,7 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let head = s.size("attention.key_length", "head_dim", 1 << 12)?.unwrap_or(128);
-    let part = s.size(NONE, "rotary_dim", 1 << 12)?.map_or(1.0, |turned| turned as f64 / head as f64);
+    let part = s.size(NONE, "rotary_dim", 1 << 12)?.map_or(1.0, |rope_dim| rope_dim as f64 / head as f64);
     let rope = RopeDefaults { base: 5e6, part: Some(part), ..RopeDefaults::default() };
     let usual = Usual { kv_heads: Some(8), head_dim: Some(128), rope, experts: true, ..Usual::default() };
     let mut d = common::decoder(s, "minimax_m2", &usual)?;

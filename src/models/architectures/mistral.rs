@@ -1,4 +1,4 @@
-//! Mistral 7B (Jiang et al., 2023): Llama with a window on all layers. Ministral has it on some of them; Ministral 3 turns by YaRN, and multiplies
+//! Mistral 7B (Jiang et al., 2023): Llama with a window on all layers. Ministral has it on some of them; Ministral 3 rotates by YaRN, and multiplies
 //! queries at position p with 1 + β·ln(1 + ⌊p/original⌋).
 
 use super::common::{self, Usual};

@@ -1,4 +1,4 @@
-//! Nemotron-4 and Minitron (NVIDIA, 2024): layer norms times 1 + w, half of each head turned, a plain part with max(x, 0)².
+//! Nemotron-4 and Minitron (NVIDIA, 2024): layer norms times 1 + w, half of each head rotated, a plain part with max(x, 0)².
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;

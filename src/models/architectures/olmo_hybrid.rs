@@ -1,5 +1,5 @@
 //! OLMo Hybrid (OLMo team, 2026): three layers of four have the gated delta rule, with matrices and convolutions of their own for q, k and v, and norms
-//! before each part; the others are those of OLMo 3 without windows, with norms behind each part. Released models do not turn positions.
+//! before each part; the others are those of OLMo 3 without windows, with norms behind each part. Released models do not rotate positions.
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;
@@ -14,9 +14,9 @@ const INITIAL: [&str; 5] = ["linear_a_log_max", "linear_a_log_min", "linear_dt_i
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "olmo_hybrid", &Usual::default())?;
     s.only_number(NONE, "head_dim", (d.width / d.heads) as f64, "this architecture has no key of it")?;
-    if !turns(s)? {
+    if !has_rope(s)? {
         d.ropes.clear();
-        common::unturned(&mut d, |_| true);
+        common::without_rope(&mut d, |_| true);
     }
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
     d.attentions(|a| {
@@ -44,11 +44,11 @@ fn norms_after(l: &mut LayerSpec) {
     l.feed_post_norm = l.feed_norm.take();
 }
 
-/// Whether queries and keys turn: not where θ is null. transformers has a default where nothing says it.
-fn turns(s: &Settings<'_>) -> TensorResult<bool> {
+/// Whether queries and keys rotate: not where θ is null. transformers has a default where nothing says it.
+fn has_rope(s: &Settings<'_>) -> TensorResult<bool> {
     let null = s.is_null("rope_parameters.rope_theta") || s.is_null("rope_theta");
     if !null && s.number(NONE, "rope_parameters.rope_theta")?.is_none() && s.number(NONE, "rope_theta")?.is_none() {
-        return Err(s.refuse(NONE, "rope_parameters", "`rope_theta` has to be a number, or null where positions do not turn"));
+        return Err(s.refuse(NONE, "rope_parameters", "`rope_theta` has to be a number, or null where positions do not rotate"));
     }
     Ok(!null)
 }

@@ -1,4 +1,4 @@
-//! Phi-1 to Phi-2 (Gunasekar et al., 2023): attention and a plain GELU part side by side behind one layer norm, half of each head turned, biases
+//! Phi-1 to Phi-2 (Gunasekar et al., 2023): attention and a plain GELU part side by side behind one layer norm, half of each head rotated, biases
 //! everywhere.
 
 use super::common::{self, Usual};

@@ -1,4 +1,4 @@
-//! Qwen 3 (Yang et al., 2025): Llama with heads of queries and keys normalised before they turn, q ← rope(rms(Wq·n)·w).
+//! Qwen 3 (Yang et al., 2025): Llama with heads of queries and keys normalised before they rotate, q ← rope(rms(Wq·n)·w).
 
 use super::common::{self, Usual};
 use super::qwen2;

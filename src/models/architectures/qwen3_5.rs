@@ -1,5 +1,5 @@
 //! Qwen 3.5 and Qwen 3 Next (Alibaba, 2025): three layers of four have the gated delta rule in the place of attention, whose results are times
-//! σ of a gate in the others; a quarter of each head turns, and norms are times 1 + w.
+//! σ of a gate in the others; a quarter of each head rotates, and norms are times 1 + w.
 
 use super::common::{self, Usual};
 use super::{experts, qwen_moe};
@@ -78,7 +78,7 @@ fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, feed: O
         architecture,
         &Usual { kv_heads: Some(kv_heads), head_dim: Some(256), feed, rope, experts: true, ..Usual::default() },
     )?;
-    // Which pairs turn with the rows and columns of an image; those of a text turn with its positions.
+    // Which pairs rotate with the rows and columns of an image; those of a text rotate with its positions.
     ["mrope_section", "mrope_interleaved"].iter().for_each(|key| s.ignore(&format!("rope_parameters.{key}")));
     s.only_flag(NONE, "attn_output_gate", true, "only results times a gate are implemented for this architecture")?;
     // States are f32 here.
@@ -95,7 +95,7 @@ fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, feed: O
         (a.qkv_bias, a.output_bias) = (bias, bias);
         a.gate = Some(Gate::Element);
     });
-    // As long as the pairs of rows and columns turn alike, which they do in a text.
+    // As long as the pairs of rows and columns rotate alike, which they do in a text.
     s.by_layer("rope.dimension_sections")?;
     let size = |gguf: &str, key: &str, usual: usize| -> TensorResult<usize> {
         if hub { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) } else { s.need(gguf, NONE, 1 << 14) }

@@ -1,4 +1,4 @@
-//! StableLM 2 (Bellagente et al., 2024): Llama with layer norms and a quarter of each head turned; the 12B model has both parts side by side behind
+//! StableLM 2 (Bellagente et al., 2024): Llama with layer norms and a quarter of each head rotated; the 12B model has both parts side by side behind
 //! one norm, and norms of queries and keys with weights for each head.
 
 use super::common::{self, Usual};

@@ -198,7 +198,7 @@ pub(crate) struct AttentionSpec {
     /// Bound of |q|, |k| and |v|, behind a norm of the whole width.
     pub clip: Option<f64>,
     pub qk_norm: Option<QkNorm>,
-    /// Which of the description's rotations turns q and k; none where positions are not turned.
+    /// Which of the description's rotations rotates q and k; none where positions are not rotated.
     pub rope: Option<usize>,
     /// Another rotation for q alone.
     pub query_rope: Option<usize>,
@@ -249,7 +249,7 @@ pub(crate) enum Gate {
 }
 
 /// Attention by latents (MLA, DeepSeek-AI, 2024): keys and values of all heads are products of one small vector of each position, beside which the
-/// keys have a part that is turned and that all heads share.
+/// keys have a part that is rotated and that all heads share.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LatentSpec {
     pub heads: usize,
@@ -257,16 +257,16 @@ pub(crate) struct LatentSpec {
     pub query_rank: Option<usize>,
     /// Size of that of keys and values.
     pub rank: usize,
-    /// Sizes of the parts of a head's query and key: not turned, and turned.
-    pub plain: usize,
-    pub turned: usize,
+    /// Sizes of the parts of a head's query and key: not rotated, and rotated.
+    pub nope_dim: usize,
+    pub rope_dim: usize,
     /// Size of a head's value.
     pub value: usize,
     /// The norm of both vectors.
     pub norm: NormSpec,
     /// Whether the matrices of d inputs, and the output matrix, have biases.
     pub bias: Option<bool>,
-    /// Which of the description's rotations turns the second parts; none where positions are not turned.
+    /// Which of the description's rotations rotates the second parts; none where positions are not rotated.
     pub rope: Option<usize>,
     /// What scores are multiplied with.
     pub scale: f64,
@@ -301,7 +301,7 @@ pub(crate) enum JointQkv {
 pub(crate) struct QkNorm {
     pub norm: NormSpec,
     pub of: QkNormOf,
-    /// Whether they are turned first.
+    /// Whether they are rotated first.
     pub after_rope: bool,
 }
 
@@ -341,7 +341,7 @@ pub(crate) struct DeltaSpec {
     pub inputs: DeltaInputs,
     /// Whether the heads of values that share a key are not next to each other, but as many apart as there are keys.
     pub spread: bool,
-    /// What β = σ(…) is multiplied with: with 2, what a key finds can be turned round.
+    /// What β = σ(…) is multiplied with: with 2, what a key finds can change its sign.
     pub beta_scale: f64,
 }
 
@@ -509,7 +509,7 @@ pub(crate) enum ExpertLayout {
     Joint,
     /// One tensor `[E,d,2f]` with the gates' columns first; that of downs is `[E,f,d]`.
     JointTransposed,
-    /// The same with gates and ups by turns.
+    /// The same with gates and ups interleaved.
     InterleavedTransposed,
 }
 
@@ -618,7 +618,7 @@ pub(crate) struct Sizes {
 }
 
 impl Description {
-    /// A decoder of equal layers: attention with separate matrices that turns whole heads by the first rotation, a gated SiLU feed-forward part,
+    /// A decoder of equal layers: attention with separate matrices that rotates whole heads by the first rotation, a gated SiLU feed-forward part,
     /// `norm` before both of them and at the end, no biases.
     pub fn new(architecture: &'static str, z: Sizes, norm: NormSpec, names: Names) -> Description {
         let attention = AttentionSpec {

@@ -150,10 +150,10 @@ fn matrices(
     let ([e, f, d], [ei, fi, di]) = ([count, size, width], [count as isize, size as isize, width as isize]);
     let names = [format!("{gate}.weight"), format!("{up}.weight")];
     let names = [names[0].as_str(), names[1].as_str()];
-    let turned = |t: &Tensor| t.transpose(1, 2);
+    let transposed = |t: &Tensor| t.transpose(1, 2);
     let downs = || -> TensorResult<Tensor> {
         let own = format!("{down}.weight");
-        let [t] = w.split(&own, &[e, f, d], [&own], |t| Ok([turned(t)?]))?;
+        let [t] = w.split(&own, &[e, f, d], [&own], |t| Ok([transposed(t)?]))?;
         Ok(t)
     };
     let layout = if w.is_hub() { spec.layout } else { ExpertLayout::OneByOne };
@@ -167,12 +167,12 @@ fn matrices(
             (Some(g), u, w.experts(&down, [e, d, f])?)
         }
         ExpertLayout::JointTransposed => {
-            let part = |t: &Tensor, n: usize| turned(&t.narrow(2, n * f, f)?);
+            let part = |t: &Tensor, n: usize| transposed(&t.narrow(2, n * f, f)?);
             let [g, u] = w.split(&joint, &[e, d, 2 * f], names, |t| Ok([part(t, 0)?, part(t, 1)?]))?;
             (Some(g), u, downs()?)
         }
         ExpertLayout::InterleavedTransposed => {
-            let part = |t: &Tensor, n: usize| turned(&t.reshape(&[ei, di, fi, 2])?.select(3, n)?);
+            let part = |t: &Tensor, n: usize| transposed(&t.reshape(&[ei, di, fi, 2])?.select(3, n)?);
             let [g, u] = w.split(&joint, &[e, d, 2 * f], names, |t| Ok([part(t, 0)?, part(t, 1)?]))?;
             (Some(g), u, downs()?)
         }

@@ -3,7 +3,7 @@
 use super::shader_sources::files_of;
 
 /// The old word, and the one that is used instead. Old words are matched as whole words, in code and comments.
-const REPLACED: [(&str, &str); 21] = [
+const REPLACED: [(&str, &str); 23] = [
     ("CREW", "THREADS"),
     ("CpuMachine", "CpuBackend"),
     ("DEEP", "BK"),
@@ -25,6 +25,8 @@ const REPLACED: [(&str, &str); 21] = [
     ("seat", "point_at_head"),
     ("slot_sum", "subgroup_reduce"),
     ("sparing", "few_bindings"),
+    ("turns_part", "partial_rope"),
+    ("unturned", "without_rope"),
 ];
 
 /// How often `text` has `word` as a whole word.

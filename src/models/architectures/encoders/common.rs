@@ -78,7 +78,7 @@ pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &Encode
     Ok(EncoderSpec::new(stack))
 }
 
-/// Queries and keys that turn by one θ, `base` where no key says it, of one joint matrix of all rows of q, then k, then v.
+/// Queries and keys that rotate by one θ, `base` where no key says it, of one joint matrix of all rows of q, then k, then v.
 pub(super) fn joint_and_turned(s: &Settings<'_>, e: &mut EncoderSpec, base: f64) -> TensorResult<()> {
     let defaults = RopeDefaults { base, ..RopeDefaults::default() };
     joint_and_turned_by(s, e, |s, head_dim, context| Ok(vec![RopeTable::read(s, defaults, head_dim, context)?]))
@@ -93,7 +93,7 @@ pub(super) fn joint_and_turned_by(
     let head_dim = e.stack.attention_layers().next().map_or(0, |a| a.head_dim);
     let context = e.stack.context;
     if head_dim % 2 != 0 {
-        return Err(s.wrong(format!("heads of size {head_dim} have no pairs to turn ({})", s.sizes())));
+        return Err(s.wrong(format!("heads of size {head_dim} have no pairs to rotate ({})", s.sizes())));
     }
     e.stack.ropes = ropes(s, head_dim, context)?;
     e.stack.attentions(|a| (a.rope, a.joint) = (Some(0), JointQkv::Sorted));

@@ -1,4 +1,4 @@
-//! Jina Embeddings v3 (Sturua et al., 2024): XLM-R whose queries and keys turn, without learned positions. Its adapters for single tasks are not part of it.
+//! Jina Embeddings v3 (Sturua et al., 2024): XLM-R whose queries and keys rotate, without learned positions. Its adapters for single tasks are not part of it.
 
 use super::common::{self, BERT, EncoderKeys, Task};
 use super::roberta::CLASSIFIER;

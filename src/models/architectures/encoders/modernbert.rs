@@ -1,5 +1,5 @@
 //! ModernBERT (Warner et al., 2024): norms before each part, except before the first attention; two layers of three see half a window to either side and
-//! turn by another θ; feed-forward parts W₂·(act(a) ⊙ b) with (a, b) = W₁·x.
+//! rotate by another θ; feed-forward parts W₂·(act(a) ⊙ b) with (a, b) = W₁·x.
 
 use super::common::{self, BERT, EncoderKeys, Task};
 use crate::error::TensorResult;

@@ -1,4 +1,4 @@
-//! Nomic BERT (Nussbaum et al., 2024): BERT whose queries and keys turn, without learned positions, with a gated feed-forward part and without biases.
+//! Nomic BERT (Nussbaum et al., 2024): BERT whose queries and keys rotate, without learned positions, with a gated feed-forward part and without biases.
 
 use super::common::{self, BERT, EncoderKeys, Task};
 use crate::error::TensorResult;

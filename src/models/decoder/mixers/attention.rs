@@ -130,7 +130,7 @@ impl Attention {
         Ok((q, Some(merged(&each)?)))
     }
 
-    /// Queries or keys as heads `[B,H,T,D]`, normalised and turned.
+    /// Queries or keys as heads `[B,H,T,D]`, normalised and rotated.
     fn heads(&self, x: &Tensor, heads: usize, norm: Option<&Norm>, rope: Option<usize>, context: &Context) -> TensorResult<Tensor> {
         let of = self.spec.qk_norm;
         let norm_at = |x: Tensor, at: bool| match (norm, of) {

@@ -1,6 +1,6 @@
 //! Attention by latents: of each position one small vector is kept, of which the keys and values of all heads are products.
 //!
-//! k_h = (K_h·c, r) and v_h = V_h·c with a position's latent c and turned part r. Since q·K_h·c = (K_hᵀ·q)·c, queries are brought to the latent
+//! k_h = (K_h·c, r) and v_h = V_h·c with a position's latent c and rotated part r. Since q·K_h·c = (K_hᵀ·q)·c, queries are brought to the latent
 //! instead: the scores are those of one key head (c, r), and V_h is applied to the weighted sum of latents.
 
 use super::super::Context;
@@ -18,14 +18,14 @@ use std::sync::Arc;
 pub(crate) struct Latent {
     spec: Arc<LatentSpec>,
     query: Query,
-    kv_a: Projection, // d → rank + turned
+    kv_a: Projection, // d → rank + rotated
     kv_norm: Norm,
     k_b: Tensor,   // [H, rank, plain]
     v_b: Tensor,   // [H, value, rank]
     o: Projection, // H·value → d
 }
 
-/// How a hidden state becomes queries, d → H·(plain + turned).
+/// How a hidden state becomes queries, d → H·(plain + rotated).
 #[derive(Clone)]
 enum Query {
     Direct(Projection),
@@ -37,7 +37,7 @@ impl Latent {
     /// Reads the weights of layer `i`.
     pub fn load(w: &Tensors<'_>, i: usize, spec: &LatentSpec, width: usize) -> TensorResult<Latent> {
         let name = |part: &str| format!("blk.{i}.{part}");
-        let queries = spec.heads * (spec.plain + spec.turned);
+        let queries = spec.heads * (spec.nope_dim + spec.rope_dim);
         let query = match spec.query_rank {
             Some(rank) => Query::ByRank(
                 w.linear(&name("attn_q_a"), width, rank, spec.bias)?,
@@ -46,8 +46,8 @@ impl Latent {
             ),
             None => Query::Direct(w.linear(&name("attn_q"), width, queries, Some(false))?),
         };
-        let kv_a = w.linear(&name("attn_kv_a_mqa"), width, spec.rank + spec.turned, spec.bias)?;
-        let [k_b, v_b] = w.latent_keys_values(&format!("blk.{i}"), [spec.heads, spec.plain, spec.value, spec.rank])?;
+        let kv_a = w.linear(&name("attn_kv_a_mqa"), width, spec.rank + spec.rope_dim, spec.bias)?;
+        let [k_b, v_b] = w.latent_keys_values(&format!("blk.{i}"), [spec.heads, spec.nope_dim, spec.value, spec.rank])?;
         Ok(Latent {
             query,
             kv_a,
@@ -59,24 +59,24 @@ impl Latent {
         })
     }
 
-    /// `[B,T,d]` to `[B,T,d]`; latents and turned keys go to layer `i` of the cache.
+    /// `[B,T,d]` to `[B,T,d]`; latents and rotated keys go to layer `i` of the cache.
     pub fn forward(&self, i: usize, h: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
         let s = &*self.spec;
-        let turned = |x: &Tensor| s.rope.map_or_else(|| Ok(x.clone()), |n| context.ropes[n].rotate(x));
+        let rotated = |x: &Tensor| s.rope.map_or_else(|| Ok(x.clone()), |n| context.ropes[n].rotate(x));
         let q = match &self.query {
             Query::Direct(q) => q.forward(h)?,
             Query::ByRank(a, norm, b) => b.forward(&norm.forward(&a.forward(h)?)?)?,
         };
-        let q = split_heads(&q, s.heads)?; // [B, H, T, plain + turned]
+        let q = split_heads(&q, s.heads)?; // [B, H, T, plain + rotated]
         let q = match s.growth {
             Some(n) => context.ropes[n].grow(&q)?,
             None => q,
         };
-        let to_latent = q.narrow(-1, 0, s.plain)?.matmul(&self.k_b.transpose(1, 2)?)?.cast(h.dtype())?; // [B, H, T, rank]
-        let q = Tensor::cat(&[to_latent, turned(&q.narrow(-1, s.plain, s.turned)?)?], -1)?;
-        let [c, r] = self.kv_a.parts(h, [s.rank, s.turned])?;
-        let k = Tensor::cat(&[self.kv_norm.forward(&c)?.unsqueeze(1)?, turned(&r.unsqueeze(1)?)?], -1)?;
-        let k = cache.append_rows(i, 0, &k)?; // [B, 1, S, rank + turned]
+        let to_latent = q.narrow(-1, 0, s.nope_dim)?.matmul(&self.k_b.transpose(1, 2)?)?.cast(h.dtype())?; // [B, H, T, rank]
+        let q = Tensor::cat(&[to_latent, rotated(&q.narrow(-1, s.nope_dim, s.rope_dim)?)?], -1)?;
+        let [c, r] = self.kv_a.parts(h, [s.rank, s.rope_dim])?;
+        let k = Tensor::cat(&[self.kv_norm.forward(&c)?.unsqueeze(1)?, rotated(&r.unsqueeze(1)?)?], -1)?;
+        let k = cache.append_rows(i, 0, &k)?; // [B, 1, S, rank + rotated]
         let options = AttentionOptions { kv_len: context.kv_len, scale: Some(s.scale), ..Default::default() };
         let a = q.attention(&k, &k.narrow(-1, 0, s.rank)?, context.mask.as_ref(), &options)?; // [B, H, T, rank]
         let a = a.matmul(&self.v_b.transpose(1, 2)?)?.cast(h.dtype())?; // [B, H, T, value]

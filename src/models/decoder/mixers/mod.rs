@@ -61,7 +61,7 @@ pub(crate) fn cache(l: &LayerSpec, width: usize, dtype: DType) -> LayerCache {
         MixerSpec::Ssd(s) => LayerCache::Own(s.cache(dtype)),
         MixerSpec::Selective(s) => s.cache(dtype),
         MixerSpec::Beside(s) => s.cache(dtype),
-        MixerSpec::Latent(l) => LayerCache::Own(vec![CachePart::Rows { heads: 1, size: l.rank + l.turned }]),
+        MixerSpec::Latent(l) => LayerCache::Own(vec![CachePart::Rows { heads: 1, size: l.rank + l.rope_dim }]),
     }
 }
 
