@@ -61,7 +61,10 @@ fn the_first_tokens_are_those_of_transformers() {
     let tokens = (seen.len() - 1) as u64;
     let [submits, dispatches, barriers, _]: [u64; 4] = std::array::from_fn(|n| last[n] - first[n]);
     assert!(submits <= tokens, "{submits} command buffers for {tokens} tokens");
-    assert!(dispatches <= tokens * STEP_DISPATCHES, "{dispatches} dispatches for {tokens} tokens");
-    assert!(barriers <= dispatches, "{barriers} barriers between {dispatches} dispatches");
+    assert!(dispatches <= tokens * STEP_DISPATCHES && barriers <= dispatches, "{dispatches} dispatches, {barriers} barriers");
+    // From the third token on until the last step is on its way, each token is a step of so many dispatches, with a barrier between any two.
+    let (from, to) = (seen[2], seen[TOKENS - 2]);
+    let steps = (TOKENS - 4) as u64;
+    assert_eq!([to[1] - from[1], to[2] - from[2]], [steps * STEP_DISPATCHES, steps * (STEP_DISPATCHES - 1)], "dispatches and barriers");
     assert_eq!(last[3] - seen[1][3], 0, "memory was taken behind the second token");
 }
