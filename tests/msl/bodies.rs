@@ -17,10 +17,15 @@ fn noise(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> TensorRes
 
 /// Weights `[n, k]` in any format.
 fn weights(shape: [usize; 2], dtype: DType, device: &Device) -> TensorResult<Tensor> {
+    weights_of(2, shape, dtype, device)
+}
+
+/// The same from another seed.
+fn weights_of(seed: u64, shape: [usize; 2], dtype: DType, device: &Device) -> TensorResult<Tensor> {
     if dtype.format().is_none() {
-        return noise(&shape, dtype, 2, device);
+        return noise(&shape, dtype, seed, device);
     }
-    let values = Rng::new(2).normal(&shape, DType::F32, &Device::cpu())?.to_vec()?;
+    let values = Rng::new(seed).normal(&shape, DType::F32, &Device::cpu())?.to_vec()?;
     Tensor::from_bytes(Bytes::Owned(Arc::new(quant::quantize(dtype, &values)?)), dtype, &shape, device)
 }
 
@@ -29,8 +34,8 @@ fn values(t: TensorResult<Tensor>) -> Vec<f32> {
 }
 
 /// Checks the cases with the bodies in Metal's language, with the WGSL forms, and with bodies and checks for undefined behaviour, on results of which `unit` is the distance of two at 1; at least
-/// `least` kernels have `mark` in their Metal text with bodies, and none without.
-fn check(cases: &[Case], mark: &str, least: usize, unit: f32) {
+/// `least` kernels have `marks` in their Metal text with bodies, and none without.
+fn check(cases: &[Case], marks: &[&str], least: usize, unit: f32) {
     let want: Vec<Vec<f32>> = cases.iter().map(|c| values(c.1(&Device::cpu()))).collect();
     for (mode, bodies) in [(Mode::Plain, true), (Mode::Plain, false), (Mode::Checked, true)] {
         let Some((backend, device)) = open(mode, None) else { return };
@@ -45,9 +50,9 @@ fn check(cases: &[Case], mark: &str, least: usize, unit: f32) {
                 assert_eq!(wrong, None);
             }
         });
-        let marked = backend.texts().iter().filter(|t| t.contains(mark)).count();
-        println!("{mode:?}, {mark}: {marked} of {} kernels, {} cases", backend.texts().len(), cases.len());
-        assert!(if bodies { marked >= least } else { marked == 0 }, "{marked} kernels have {mark} with bodies {bodies}");
+        let marked = backend.texts().iter().filter(|t| marks.iter().all(|mark| t.contains(mark))).count();
+        println!("{mode:?}, {marks:?}: {marked} of {} kernels, {} cases", backend.texts().len(), cases.len());
+        assert!(if bodies { marked >= least } else { marked == 0 }, "{marked} kernels have {marks:?} with bodies {bodies}");
     }
 }
 
@@ -69,7 +74,7 @@ fn products_leave_from_elements() {
         };
         cases.push((format!("{m}x{n}x{k} of relu, with bias, gelu and residual"), Box::new(epilogue)));
     }
-    check(&cases, "thread_elements()", 3, 1.0 / 1024.0);
+    check(&cases, &["thread_elements()"], 3, 1.0 / 1024.0);
 }
 
 /// Prefill over whole and ragged tiles, with and without windows, and the sums that gradients ask for.
@@ -105,15 +110,18 @@ fn attention_keeps_scores_in_elements() {
         };
         cases.push(("gradient".into(), Box::new(grad)));
     }
-    check(&cases, "thread_elements()", 3, 2.0 / 1024.0);
+    check(&cases, &["thread_elements()"], 3, 2.0 / 1024.0);
 }
+
+/// Formats that have an inner loop of their own for one row.
+const FORMATS: [DType; 9] =
+    [DType::F16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
 
 /// One row times weights in every format that has an inner loop of its own, with fused prologues and epilogues, and rows that end a group early.
 #[test]
 fn rows_times_weights_by_words() {
     let mut cases: Vec<Case> = vec![];
-    let blocks = [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q4_K, DType::Q5_K, DType::Q6_K];
-    for dtype in [DType::F16].into_iter().chain(blocks) {
+    for dtype in FORMATS {
         for (n, k) in [(37, 256), (64, 768), (7, 2304)] {
             for left in [DType::F32, DType::F16] {
                 let product = move |d: &Device| noise(&[1, k], left, 1, d)?.matmul(&weights([n, k], dtype, d)?.t()?);
@@ -126,7 +134,35 @@ fn rows_times_weights_by_words() {
             cases.push((format!("silu·{dtype} {n}x{k} with bias and relu"), Box::new(fused)));
         }
     }
-    check(&cases, "(device const ", 9, 1.0 / 1024.0);
+    check(&cases, &["(device const "], 9, 1.0 / 1024.0);
+}
+
+/// A row that is normalised, times three weights of different sizes as of queries, keys and values, and times two whose results are combined row by row.
+#[test]
+fn joined_rows_times_weights_by_words() {
+    let (mut three, mut gated): (Vec<Case>, Vec<Case>) = (vec![], vec![]);
+    for dtype in FORMATS {
+        for (sizes, k, left) in [([40, 24, 28], 256, DType::F32), ([37, 5, 64], 768, DType::F16)] {
+            let row = move |d: &Device| noise(&[1, k], left, 1, d)?.rms_norm(Some(&noise(&[k], left, 5, d)?), 1e-5);
+            let product = move |x: &Tensor, n: usize, d: &Device| x.matmul(&weights([n, k], dtype, d)?.t()?);
+            let all = move |d: &Device| {
+                let x = row(d)?;
+                // Sums along the row, so that no product writes into what the others do: those are not joined.
+                let parts = sizes.into_iter().map(|n| product(&x, n, d)?.cumsum(1)).collect::<TensorResult<Vec<_>>>()?;
+                Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)
+            };
+            three.push((format!("{left}·{dtype} {sizes:?}x{k}"), Box::new(all)));
+            let n = sizes[0];
+            let pair = move |d: &Device| {
+                let x = row(d)?;
+                let up = x.matmul(&weights_of(3, [n, k], dtype, d)?.t()?)?;
+                product(&x, n, d)?.silu()?.mul(&up)
+            };
+            gated.push((format!("silu({left}·{dtype}) {n}x{k}"), Box::new(pair)));
+        }
+    }
+    check(&three, &["(device const ", "row_products_2"], 9, 1.0 / 1024.0);
+    check(&gated, &["(device const ", "row_products_1"], 9, 1.0 / 1024.0);
 }
 
 /// A fault in a body is found: each word of weights is taken for the next one.

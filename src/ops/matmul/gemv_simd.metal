@@ -1,10 +1,10 @@
-/* metal: row_products
+/* metal: row_products_${P}
     metal::float4 sums = metal::float4(0.0f);
 #if METAL_HALVES
     // Four halves a load.
-    device const metal::half4* w = (device const metal::half4*)raw_1;
+    device const metal::half4* w = (device const metal::half4*)raw_${P + 1};
     for (uint v = lane; v < size / 4u; v += 32u) {
-        const metal::float4 x = load4_0(4u * v);
+        const metal::float4 x = left4(4u * v);
         for (uint r = 0u; r < ROWS; r++) {
             const uint row = metal::min(first + r, rows - 1u);
             sums[r] += metal::dot(metal::float4(w[(start + row * size) / 4u + v]), x);
@@ -13,15 +13,15 @@
 #elif METAL_NIBBLES
     // Two lanes a block of 32 weights, each with eight of its bytes. A nibble is not shifted: its activation is divided by the power of two that it
     // is too large by. So are fifth bits.
-    device const ushort* w = (device const ushort*)raw_1;
+    device const ushort* w = (device const ushort*)raw_${P + 1};
     const uint side = lane % 2u;
     const metal::float4 low = metal::float4(1.0f, 1.0f / 256.0f, 1.0f, 1.0f / 256.0f);
     for (uint b = lane / 2u; b < size / 32u; b += 16u) {
         const uint at = 32u * b + 8u * side;
-        const metal::float4 x0 = load4_0(at);
-        const metal::float4 x1 = load4_0(at + 4u);
-        const metal::float4 x2 = load4_0(at + 16u);
-        const metal::float4 x3 = load4_0(at + 20u);
+        const metal::float4 x0 = left4(at);
+        const metal::float4 x1 = left4(at + 4u);
+        const metal::float4 x2 = left4(at + 16u);
+        const metal::float4 x3 = left4(at + 20u);
         const float total = metal::dot(x0 + x1 + x2 + x3, metal::float4(1.0f));
         const metal::float4 y0 = x0 * low;
         const metal::float4 y1 = x1 * low;
@@ -64,12 +64,12 @@
     }
 #elif METAL_Q8_0
     // Four lanes a block of 34 bytes, each with eight of its integers.
-    device const ushort* w = (device const ushort*)raw_1;
+    device const ushort* w = (device const ushort*)raw_${P + 1};
     const uint part = lane % 4u;
     for (uint b = lane / 4u; b < size / 32u; b += 8u) {
         const uint at = 32u * b + 8u * part;
-        const metal::float4 x0 = load4_0(at);
-        const metal::float4 x1 = load4_0(at + 4u);
+        const metal::float4 x0 = left4(at);
+        const metal::float4 x1 = left4(at + 4u);
         for (uint r = 0u; r < ROWS; r++) {
             const uint row = metal::min(first + r, rows - 1u);
             device const ushort* q = w + 17u * ((start + row * size) / 32u + b);
@@ -85,16 +85,16 @@
     }
 #elif METAL_PARTS
     // Sixteen lanes a block of 256 weights, each with two words: eight weights of one part of 32, and eight of the next.
-    device const uint* w = (device const uint*)raw_1;
+    device const uint* w = (device const uint*)raw_${P + 1};
     const uint chunk = lane % 16u / 4u;
     const uint shift = 16u * (chunk % 2u);
     const metal::float4 low = metal::float4(1.0f, 1.0f / 256.0f, 1.0f / 65536.0f, 1.0f / 16777216.0f);
     for (uint b = lane / 16u; b < size / 256u; b += 2u) {
         const uint at = 256u * b + 64u * chunk + 8u * (lane % 4u);
-        const metal::float4 x0 = load4_0(at);
-        const metal::float4 x1 = load4_0(at + 4u);
-        const metal::float4 x2 = load4_0(at + 32u);
-        const metal::float4 x3 = load4_0(at + 36u);
+        const metal::float4 x0 = left4(at);
+        const metal::float4 x1 = left4(at + 4u);
+        const metal::float4 x2 = left4(at + 32u);
+        const metal::float4 x3 = left4(at + 36u);
         const float total0 = metal::dot(x0 + x1, metal::float4(1.0f));
         const float total1 = metal::dot(x2 + x3, metal::float4(1.0f));
         for (uint r = 0u; r < ROWS; r++) {
@@ -131,15 +131,15 @@
     }
 #else
     // Sixteen lanes a block of Q6_K, 210 bytes, each with four weights of four parts of 32: their low four bits lie in two words, their high two bits in one.
-    device const ushort* w = (device const ushort*)raw_1;
+    device const ushort* w = (device const ushort*)raw_${P + 1};
     const uint upper = lane % 16u / 8u;
     const uint four = lane % 8u;
     for (uint b = lane / 16u; b < size / 256u; b += 2u) {
         const uint at = 256u * b + 128u * upper + 4u * four;
-        const metal::float4 x0 = load4_0(at);
-        const metal::float4 x1 = load4_0(at + 32u);
-        const metal::float4 x2 = load4_0(at + 64u);
-        const metal::float4 x3 = load4_0(at + 96u);
+        const metal::float4 x0 = left4(at);
+        const metal::float4 x1 = left4(at + 32u);
+        const metal::float4 x2 = left4(at + 64u);
+        const metal::float4 x3 = left4(at + 96u);
         const metal::float4 totals = 32.0f * metal::float4(metal::dot(x0, metal::float4(1.0f)), metal::dot(x1, metal::float4(1.0f)),
             metal::dot(x2, metal::float4(1.0f)), metal::dot(x3, metal::float4(1.0f)));
         for (uint r = 0u; r < ROWS; r++) {

@@ -1,28 +1,13 @@
-//! One row times weights by subgroups that have several rows each, whose inner loops have a form in Metal's language.
+//! One row times weights by subgroups that have several rows each, whose inner loops have a form in Metal's language: one product, or several of one left
+//! side, which may be normalised.
 
-use super::gemv::{Gemv, with_values};
+use super::gemv::{Gemv, GemvParams};
 use super::weights::{WEIGHTS_QUADS, WIDE_HALVES};
 use crate::dtype::DType;
 use crate::plan::Wgsl;
-use crate::shader::{Template, TemplateValue, U32, grid, params};
+use crate::shader::{Template, TemplateValue};
 
-params! {
-    /// What the kernel reads at run time.
-    struct GemvSimdParams {
-        /// Rows of b.
-        n: u32,
-        /// Columns of both.
-        k: u32,
-        /// Workgroups in x.
-        groups_x: u32,
-        /// The first element of b, which is the sum of two.
-        b_start: u32,
-        /// The second of them.
-        b_offset: u32,
-    }
-}
-
-static GEMV_SIMD: Template = Template::new("gemv_simd.wgsl", include_str!("gemv_simd.wgsl")).params(GemvSimdParams::FIELDS).files(&[
+static GEMV_SIMD: Template = Template::new("gemv_simd.wgsl", include_str!("gemv_simd.wgsl")).params(GemvParams::FIELDS).files(&[
     ("gemv_simd.metal", include_str!("gemv_simd.metal")),
     WEIGHTS_QUADS,
     WIDE_HALVES,
@@ -85,23 +70,36 @@ impl InnerLoop {
     }
 }
 
-/// One product of one row with weights that are read directly; `None` where the adapter has no bodies in Metal's language, or the format none.
+/// Products of one row with weights that are read directly, all of this format; `None` where the adapter has no bodies in Metal's language, the format none,
+/// or the left side is normalised otherwise than by its mean square.
 pub(super) fn gemv_simd(g: &Gemv, format: DType) -> Option<Wgsl> {
-    let &Gemv { a, products: &[(n, weights)], gated: false, vec4_store: false, norm: None, adapter } = g else { return None };
+    let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
     let &[1, 1, k] = a.shape.dims() else { return None };
     let inner = inner_loop(format)?;
-    let rows = adapter.tuning.metal.gemv_rows[inner.kind];
-    let [b_start, b_offset] = weights.raw?.map(U32::from);
-    if !adapter.metal_bodies || adapter.subgroup != 32 || rows == 0 {
+    let rows = if vec4_store { 4 } else { adapter.tuning.metal.gemv_rows[inner.kind] };
+    let read = products.iter().all(|(_, w)| w.raw.is_some()) && k.is_multiple_of(8);
+    let by_squares = norm.is_none_or(|n| n.rms && !n.bias);
+    if !adapter.metal_bodies || adapter.subgroup != 32 || adapter.tuning.metal.gemv_rows[inner.kind] == 0 || !read || !by_squares {
         return None;
     }
-    let grid = grid(n.div_ceil((WORKGROUP / 32 * rows) as usize))?;
+    let vec_out = rows == 4 && products.iter().all(|p| p.0.is_multiple_of(4));
+    if vec4_store && !vec_out {
+        return None;
+    }
+    let (words, raw, grid) = g.dispatch((WORKGROUP / 32 * rows) as usize, None)?;
     let consts = vec![("ROWS", rows)];
-    let mut values = weights.values();
-    values.extend(with_values(&consts));
+    let count = products.len() as u32;
+    let mut values = products.first()?.1.values();
     values.extend(inner.values());
-    values.push(("VEC_OUT", (rows == 4 && n.is_multiple_of(4)).into()));
-    let params = GemvSimdParams { n: U32::size(n)?, k: U32::size(k)?, groups_x: grid[0].into(), b_start, b_offset };
-    let (_, raw) = weights.start();
-    Some(Wgsl { source: GEMV_SIMD.source(&values), consts, workgroup: WORKGROUP, grid, words: params.words(), raw, transposed: vec![] })
+    values.extend([
+        ("ROWS", rows.into()),
+        ("VEC_OUT", vec_out.into()),
+        ("PRODUCTS", count.into()),
+        ("PAIRED", gated.into()),
+        ("NORMED", norm.is_some().into()),
+        ("GAIN", norm.is_some_and(|n| n.weight).into()),
+        // The normalization's weight is behind the products' right sides.
+        ("GAIN_LOAD", (count + 1).into()),
+    ]);
+    Some(Wgsl { source: GEMV_SIMD.source(&values), consts, workgroup: WORKGROUP, grid, words, raw, transposed: vec![] })
 }

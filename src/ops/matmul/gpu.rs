@@ -51,7 +51,8 @@ pub fn fused_gemv(step: &Step, joined: &FusedGemv, adapter: &AdapterInfo) -> Opt
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
     let FusedGemv { gated, vec4_store, norm, .. } = *joined;
-    few_rows(&Gemv { a: &step.loads[0], products: &products, gated, vec4_store, norm, adapter })
+    let all = Gemv { a: &step.loads[0], products: &products, gated, vec4_store, norm, adapter };
+    gemv_simd(&all, joined.kind).or_else(|| few_rows(&all))
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.

@@ -5,10 +5,10 @@
 #if READS_BLOCKS
 #include "quant/tiles.wgsl"
 #elif READS_HALVES
-#include "wide_halves.wgsl" NAME = wide
-fn weights4(row: u32, v: u32) -> vec4<f32> {
+#include "wide_halves.wgsl" NAME = wide${S}
+fn weights4${S}(row: u32, v: u32) -> vec4<f32> {
   let q = raw_${N}[(${START} + row * ${K}) / 8u + v / 2u];
-  return wide(select(q.xy, q.zw, v % 2u == 1u));
+  return wide${S}(select(q.xy, q.zw, v % 2u == 1u));
 }
 #elif READS_FLOATS
 fn weights4${S}(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_${N}[(${START} + row * ${K}) / 4u + v]); }

@@ -7,23 +7,27 @@
 #include "quant/${FORMAT}.wgsl" PART = 1, RAW = "raw_${N}", S = ""
 #include "quant/coded.wgsl" T = ""
 #else
+#if N == 1
 #include "quant/common.wgsl"
-#include "quant/bytes.wgsl" S = ""
+#endif
+#include "quant/bytes.wgsl"
 #if K_SCALES
+#if N == 1
 #include "quant/scale_min.wgsl"
+#endif
 // The same from word `at` on, of sub-block j.
-fn scale_min(at: u32, j: u32) -> vec2<f32> { return scale_min_of(vec3<u32>(raw_${N}[at], raw_${N}[at + 1u], raw_${N}[at + 2u]), j / 2u, j % 2u); }
+fn scale_min${S}(at: u32, j: u32) -> vec2<f32> { return scale_min_of(vec3<u32>(raw_${N}[at], raw_${N}[at + 1u], raw_${N}[at + 2u]), j / 2u, j % 2u); }
 #endif
 #endif
-fn block_of(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} / ${BLOCK_SIZE}u); }
+fn block_of${S}(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} / ${BLOCK_SIZE}u); }
 #if CODED
-fn weights4(row: u32, v: u32) -> vec4<f32> {
-  let b = block_of(row) + v / ${BLOCK_QUADS}u; let g = v % ${BLOCK_QUADS}u / 8u;
+fn weights4${S}(row: u32, v: u32) -> vec4<f32> {
+  let b = block_of${S}(row) + v / ${BLOCK_QUADS}u; let g = v % ${BLOCK_QUADS}u / 8u;
 #include "quant/item.wgsl" OF = "_${FORMAT}", PLACE = "b, g"
   let by = scale_${FORMAT}(x, y, z, g, v % 8u / ${8 / CODED_PARTS}u);
   return fma(quad_${FORMAT}(x, y, z, g, v % 8u), vec4<f32>(by.x), vec4<f32>(by.y));
 }
 #else
 #include "quant/linear_quads.wgsl"
-fn weights4(row: u32, v: u32) -> vec4<f32> { return ${FORMAT}(block_of(row) + v / ${BLOCK_QUADS}u, v % ${BLOCK_QUADS}u); }
+fn weights4${S}(row: u32, v: u32) -> vec4<f32> { return ${FORMAT}${S}(block_of${S}(row) + v / ${BLOCK_QUADS}u, v % ${BLOCK_QUADS}u); }
 #endif
