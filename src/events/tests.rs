@@ -5,6 +5,7 @@ use crate::backends::gpu::tests::events as gpu_events;
 use crate::data::{DataLoader, Images, LoaderOptions};
 use crate::device::{StorageMode, under_test};
 use crate::io::save::save;
+use crate::io::write_safetensors;
 use crate::leaks::LeakDetector;
 use crate::models::inference::{Inference, Inputs, Padding};
 use crate::models::{self, Sampler, Session, Weights};
@@ -17,7 +18,7 @@ use crate::profile::{ProfileOptions, Schedule};
 use crate::train::{AdaptiveBatch, Checkpoints};
 use crate::tuning::Tuning;
 use crate::{DType, Device, Rng, Tensor, TensorError, TensorResult};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -132,8 +133,27 @@ fn memory(folder: &Path) -> TensorResult<()> {
     Ok(())
 }
 
+/// A decoder in the folder of a model that sees images too.
+fn text_side(folder: &Path, d: &Device) -> TensorResult<()> {
+    let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/models/gemma3_text-pattern");
+    let weights = Weights::open(decoder, d)?;
+    let named = |name: &String| -> TensorResult<_> { Ok((format!("language_model.{name}"), weights.any(name)?)) };
+    let mut tensors: BTreeMap<String, Tensor> = weights.stored_names().iter().map(named).collect::<TensorResult<_>>()?;
+    tensors.insert("vision_tower.norm.weight".into(), ones(4, d)?);
+    let text: serde_json::Value = serde_json::from_slice(&std::fs::read(format!("{decoder}/config.json")).unwrap()).unwrap();
+    std::fs::write(folder.join("config.json"), serde_json::json!({ "model_type": "gemma3", "text_config": text }).to_string()).unwrap();
+    let mut bytes = Vec::new();
+    write_safetensors(&tensors, &[], |part| {
+        bytes.extend_from_slice(part);
+        Ok(())
+    })?;
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    models::load(&Weights::open(folder, d)?, None).map(drop)
+}
+
 fn models_and_training(folder: &Path) -> TensorResult<()> {
     let d = under_test::cpu();
+    text_side(folder, &d)?;
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
     let model = models::load(&Weights::open(file, &d)?, None)?;
     let mut session = Session::new(&*model, 64, &d)?;
