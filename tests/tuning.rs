@@ -140,7 +140,7 @@ fn attention_gradients(q: &[f32], k: &[f32], v: &[f32], g: &[f32], [heads, t, s,
     out
 }
 
-/// Attention of few and of many queries, with its gradients.
+/// Attention of few and of many queries.
 fn attentions(gpu: &Gpu) -> TensorResult<()> {
     for (dtype, tolerance) in DTYPES {
         for (heads, queries, keys, d) in [(4, 1, 700, 64), (2, 3, 50, 32), (2, 75, 75, 32)] {
@@ -151,18 +151,24 @@ fn attentions(gpu: &Gpu) -> TensorResult<()> {
             let got = t(queries, 6)?.attention(&t(keys, 7)?, &t(keys, 8)?, None, &options)?;
             gpu.same(&format!("{dtype} attention of {queries} queries over {keys} keys"), got, &want, tolerance)?;
         }
-        for (heads, tokens, d) in [(2, 75, 32), (1, 40, 80)] {
-            let v = |seed| noise(heads * tokens * d, seed);
-            let want = attention_gradients(&v(6), &v(7), &v(8), &v(9), [heads, tokens, tokens, d]);
-            let t = |seed| gpu.tensor(&[1, heads, tokens, d], seed, dtype);
-            let inputs = [t(6)?.requires_grad()?, t(7)?.requires_grad()?, t(8)?.requires_grad()?];
-            let options = AttentionOptions { causal: true, ..Default::default() };
-            let y = inputs[0].attention(&inputs[1], &inputs[2], None, &options)?;
-            y.mul(&t(9)?)?.sum_all()?.backward()?;
-            for ((input, want), name) in inputs.iter().zip(&want).zip(["queries", "keys", "values"]) {
-                let got = input.grad().expect("it has one");
-                gpu.same(&format!("{dtype} gradient of {name}, {tokens} tokens of {d}"), got, want, 3.0 * tolerance)?;
-            }
+    }
+    Ok(())
+}
+
+/// Attention in f16 with its gradients, whose scores can stay in the elements of matrices.
+fn element_tiles(gpu: &Gpu) -> TensorResult<()> {
+    let (dtype, tolerance) = DTYPES[1];
+    for (heads, tokens, d) in [(2, 75, 32), (1, 40, 80)] {
+        let v = |seed| noise(heads * tokens * d, seed);
+        let want = attention_gradients(&v(6), &v(7), &v(8), &v(9), [heads, tokens, tokens, d]);
+        let t = |seed| gpu.tensor(&[1, heads, tokens, d], seed, dtype);
+        let inputs = [t(6)?.requires_grad()?, t(7)?.requires_grad()?, t(8)?.requires_grad()?];
+        let options = AttentionOptions { causal: true, ..Default::default() };
+        let y = inputs[0].attention(&inputs[1], &inputs[2], None, &options)?;
+        y.mul(&t(9)?)?.sum_all()?.backward()?;
+        for ((input, want), name) in inputs.iter().zip(&want).zip(["queries", "keys", "values"]) {
+            let got = input.grad().expect("it has one");
+            gpu.same(&format!("{dtype} gradient of {name}, {tokens} tokens of {d}"), got, want, 3.0 * tolerance)?;
         }
     }
     Ok(())
@@ -304,13 +310,13 @@ fn with_one_tile_or_none_results_are_right() {
 
 #[test]
 fn with_any_tiles_of_elements_results_are_right() {
-    for (n, tile) in [(0, 1, 8), (32, 16, 1024), (1, 1, 8), (2, 3, 40)].into_iter().enumerate() {
+    for (n, tile) in [(32, 16, 1024), (1, 1, 8), (2, 3, 40)].into_iter().enumerate() {
         let tile = ElementTile::new(tile.0, tile.1, tile.2);
         let table = with(&format!("tiles of elements {n}"), |t| {
             let tiles = &mut t.attention;
             (tiles.elements, tiles.elements_queries, tiles.elements_keys) = ([tile; 2], [tile; 2], [tile; 2]);
         });
-        check(table, &[attentions]);
+        check(table, &[element_tiles]);
     }
 }
 
