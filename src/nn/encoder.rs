@@ -81,7 +81,7 @@ impl EncoderBlock {
     ///
     /// let block = EncoderBlock::new(EncoderConfig::new(8, 2, 16), &mut Rng::new(1), &Device::cpu())?;
     /// assert_eq!(block.parameter_count(), 600);
-    /// assert!(EncoderBlock::new(EncoderConfig::new(8, 3, 16), &mut Rng::new(1), &Device::cpu()).is_err()); // 8 is no multiple of 3
+    /// assert!(EncoderBlock::new(EncoderConfig::new(8, 3, 16), &mut Rng::new(1), &Device::cpu()).is_err()); // 8 is not a multiple of 3
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn new(config: EncoderConfig, rng: &mut Rng, device: &Device) -> TensorResult<EncoderBlock> {

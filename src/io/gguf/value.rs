@@ -206,7 +206,7 @@ impl<'a> Value<'a> {
     /// file.set("add_bos", true).set("layers", 1u8);
     /// let file = Gguf::from_bytes(file.to_bytes()?)?;
     /// assert!(file.get("add_bos").expect("was set").bool()?);
-    /// assert!(file.get("layers").expect("was set").bool().is_err()); // an integer is no bool
+    /// assert!(file.get("layers").expect("was set").bool().is_err()); // an integer is not a bool
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
     pub fn bool(self) -> TensorResult<bool> {
