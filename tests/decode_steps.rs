@@ -2,15 +2,20 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{gpu, tiny_llama};
-use tensorlogic::Device;
 use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::models::{self, Sampler, Session, Weights};
+use tensorlogic::strategy::Pacing;
+use tensorlogic::{Device, PipelineStrategy};
 
 /// Generates and checks plans, submits and memory on the way.
 fn check_generation(device: &Device, tokens: usize) {
     let model = tiny_llama(device);
     let mut session = Session::new(&*model, 1200, device).unwrap();
+    // How many steps go in a submit does not depend on the time that a driver takes for one.
+    session.set_pacing(Pacing { max_submit_time: Duration::from_secs(60), ..Pacing::of(PipelineStrategy::Standard) });
     let logits = session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
     let mut sampler = Sampler::default();
     let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(tokens);
@@ -31,7 +36,7 @@ fn check_generation(device: &Device, tokens: usize) {
     assert_eq!(done.repeats - stats.repeats, done.hits - stats.hits, "a step built its graph");
     let submits = device.submits() - submits;
     assert!(submits <= done.hits - stats.hits, "a token took more than one submit");
-    // Steps of this model take less than half of what goes in a submit.
+    // Several go in a submit as soon as it is known what a step is.
     assert!(device.is_cpu() || submits <= steps / 2, "{submits} submits for {steps} tokens");
     assert!(device.memory().in_use <= memory.in_use + 16 * 256, "memory in use grew");
     assert!(done.dispatches <= 2 * 11 + 7, "{} dispatches for two layers", done.dispatches);

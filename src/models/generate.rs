@@ -121,6 +121,27 @@ impl<'m> Session<'m> {
         self.pacing = pacing_for(strategy, &*self.model, &self.device, 1);
     }
 
+    /// Paces this session by values of one's own, such as [`Pacing::of`] a strategy with some fields changed.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tensorlogic::models::{self, Session, Weights};
+    /// use tensorlogic::strategy::Pacing;
+    /// use tensorlogic::{Device, PipelineStrategy};
+    ///
+    /// let device = Device::cpu();
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// let model = models::load(&Weights::open(file, &device)?, None)?;
+    /// let mut session = Session::new(&*model, 64, &device)?;
+    /// session.set_pacing(Pacing { max_submit_time: Duration::from_secs(1), ..Pacing::of(PipelineStrategy::Standard) });
+    /// assert_eq!(session.pacing(64).max_submit_time, Duration::from_secs(1));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn set_pacing(&mut self, pacing: Pacing) {
+        self.strategy = pacing.strategy;
+        self.pacing = Arc::new(pacing);
+    }
+
     /// The values by which `tokens` tokens would be generated now: `Auto` goes by the device, its load and this number.
     pub fn pacing(&self, tokens: usize) -> Arc<Pacing> {
         match self.strategy {
