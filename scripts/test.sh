@@ -2,7 +2,7 @@
 # Runs every test, the GPU's too:  scripts/test.sh [ARGS of `cargo test`]
 # The GPU under test is TL_TEST_DEVICE: a name as `tl --device` takes it, `cpu` for none, or `lavapipe` for Mesa's software driver, which
 # scripts/lavapipe.sh sets up first. Unset, it is the machine's GPU; on Linux without one, or where CI is set, it is lavapipe.
-# On Linux and macOS a GPU test that finds no adapter fails, and everywhere a test without the model that `tl pull` gets first, once.
+# On Linux and macOS a GPU test that finds no adapter fails, and everywhere a test without the two models that are fetched first, once.
 # At the end come the ten slowest tests and the sum over all test programs.
 set -euo pipefail
 [ -z "${CARGO_TARGET_DIR:-}" ] || { mkdir -p "$CARGO_TARGET_DIR" && CARGO_TARGET_DIR=$(cd "$CARGO_TARGET_DIR" && pwd); }
@@ -54,6 +54,9 @@ if [ -z "${TL_TEST_MODEL:-}" ]; then
     TL_TEST_MODEL=$("${CARGO_TARGET_DIR:-target}/release/tl" pull --quiet smollm2-135m-instruct) || TL_TEST_MODEL=
     export TL_TEST_MODEL
 fi
+# That of tests/it/models/encoders.rs.
+[ -n "${TL_TEST_MINILM:-}" ] || TL_TEST_MINILM=$(scripts/minilm.sh) || TL_TEST_MINILM=
+export TL_TEST_MINILM
 
 [ -t 1 ] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
 # Each test's time; on Windows cargo can start no script.

@@ -143,9 +143,13 @@ fn is_standard(lib: &Library) -> bool {
 }
 
 /// How long a wait asks again and again before it sleeps between questions.
-const SPIN: Duration = Duration::from_millis(1);
+const SPIN: Duration = Duration::from_millis(4);
 /// The sleep between two questions: data moves only while somebody calls the library.
 const PAUSE: Duration = Duration::from_micros(50);
+/// Questions between two sleeps while data is on its way: MPICH 5.0 moves some 10 KB a question.
+const BURST: u32 = 256;
+/// The bytes a second of the slowest link whose data is asked for in bursts.
+const LEAST_RATE: f64 = 1e8;
 
 /// How long a rank waits for the others, and who is told when it ends the job.
 pub(super) struct Patience {
@@ -241,10 +245,10 @@ impl Mpi {
 }
 
 impl World {
-    /// Starts a call and waits until this rank's part is done. While it waits, a rank gives its core away.
-    fn complete(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<()> {
+    /// Starts a call that moves so many `bytes` and waits until this rank's part is done. While it waits, a rank gives its core away.
+    fn complete(&self, what: &str, bytes: usize, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<()> {
         let request = self.start(what, start)?;
-        self.finish(what, request, SPIN)
+        self.finish(what, request, bytes, SPIN)
     }
 
     fn start(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<Handle> {
@@ -254,9 +258,12 @@ impl World {
         Ok(request)
     }
 
-    /// Waits for a call; for the time `spin` without a pause between questions.
-    fn finish(&self, what: &str, mut request: Handle, spin: Duration) -> TensorResult<()> {
+    /// Waits for a call that moves so many `bytes`; for the time `spin` without a pause between questions, and while the bytes may be on their
+    /// way with few.
+    fn finish(&self, what: &str, mut request: Handle, bytes: usize, spin: Duration) -> TensorResult<()> {
         let began = Instant::now();
+        let moving = Duration::from_secs_f64(bytes as f64 / LEAST_RATE);
+        let mut asked = 0u32;
         loop {
             let mut flag = 0;
             {
@@ -274,7 +281,9 @@ impl World {
                 self.abort(1);
                 std::process::abort();
             }
-            if waited < spin { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            asked = asked.wrapping_add(1);
+            let at_once = waited < spin || waited < moving && !asked.is_multiple_of(BURST);
+            if at_once { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         }
     }
 
@@ -325,6 +334,7 @@ struct Running {
     all: Exchanged,
     _counts: Counts,
     request: Handle,
+    bytes: usize,
     thread: Option<JoinHandle<TensorResult<()>>>,
     over: bool,
 }
@@ -336,7 +346,7 @@ impl Running {
         }
         match self.thread.take() {
             Some(thread) => thread.join().unwrap_or_else(|_| Err(TensorError::Rank(format!("the thread of {EXCHANGE} panicked")))),
-            None => self.world.finish(EXCHANGE, self.request, SPIN),
+            None => self.world.finish(EXCHANGE, self.request, self.bytes, SPIN),
         }
     }
 }
@@ -372,7 +382,7 @@ impl Transport for Mpi {
     fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()> {
         let counts = Counts::new(&self.0, from.len(), bounds, to.len())?;
         // SAFETY: the counts stay within both buffers, which outlive the wait, as the lists do.
-        self.0.complete(EXCHANGE, |request| unsafe { counts.exchange(&self.0, from.as_ptr(), to.as_mut_ptr(), request) })
+        self.0.complete(EXCHANGE, size_of_val(to), |request| unsafe { counts.exchange(&self.0, from.as_ptr(), to.as_mut_ptr(), request) })
     }
 
     fn start_exchange(&self, from: Vec<f32>, bounds: &[usize], to: Vec<f32>) -> TensorResult<Box<dyn PendingExchange>> {
@@ -382,11 +392,11 @@ impl Transport for Mpi {
         // SAFETY: buffers and lists are on the heap, and stay in `Running` until the request is done.
         let start = |request: &mut Handle| unsafe { counts.exchange(&self.0, all.sent.as_ptr(), all.received.as_mut_ptr(), request) };
         let request = self.0.start(EXCHANGE, start)?;
-        let world = self.0.clone();
+        let (world, bytes) = (self.0.clone(), size_of_val(&all.received[..]));
         // Where no thread is to be had, whoever waits asks for the end.
-        let thread =
-            std::thread::Builder::new().name("tl-exchange".into()).spawn(move || world.finish(EXCHANGE, request, Duration::ZERO)).ok();
-        Ok(Box::new(Running { world: self.0.clone(), all, _counts: counts, request, thread, over: false }))
+        let ask = move || world.finish(EXCHANGE, request, bytes, Duration::ZERO);
+        let thread = std::thread::Builder::new().name("tl-exchange".into()).spawn(ask).ok();
+        Ok(Box::new(Running { world: self.0.clone(), all, _counts: counts, request, bytes, thread, over: false }))
     }
 
     fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {
@@ -395,7 +405,7 @@ impl Transport for Mpi {
         let counts: Vec<c_int> = bounds.windows(2).map(|b| count(b[1] - b[0])).collect::<TensorResult<_>>()?;
         let begins: Vec<c_int> = bounds.iter().map(|b| count(*b)).collect::<TensorResult<_>>()?;
         // SAFETY: in place, within the buffer, which outlives the wait, as the lists do.
-        self.0.complete("the gathering of slices", |request| unsafe {
+        self.0.complete("the gathering of slices", size_of_val(data), |request| unsafe {
             let data = data.as_mut_ptr().cast();
             (self.0.calls.all_gather)(c.in_place as Address, 0, c.float, data, counts.as_ptr(), begins.as_ptr(), c.float, c.world, request)
         })
@@ -405,7 +415,7 @@ impl Transport for Mpi {
         let c = &self.0.constants;
         let n = count(data.len())?;
         // SAFETY: in place, of that many values, which outlive the wait.
-        self.0.complete("the library's sum", |request| unsafe {
+        self.0.complete("the library's sum", size_of_val(data), |request| unsafe {
             (self.0.calls.all_reduce)(c.in_place as Address, data.as_mut_ptr().cast(), n, c.float, c.sum, c.world, request)
         })?;
         Ok(true)
@@ -415,7 +425,7 @@ impl Transport for Mpi {
         let c = &self.0.constants;
         let n = count(words.len())?;
         // SAFETY: in place, of that many words, which outlive the wait.
-        self.0.complete("the ranks' agreement", |request| unsafe {
+        self.0.complete("the ranks' agreement", size_of_val(words), |request| unsafe {
             (self.0.calls.all_reduce)(c.in_place as Address, words.as_mut_ptr().cast(), n, c.word, c.max, c.world, request)
         })
     }
@@ -424,7 +434,7 @@ impl Transport for Mpi {
         let c = &self.0.constants;
         let n = count(bytes.len())?;
         // SAFETY: of that many bytes, which outlive the wait.
-        self.0.complete("rank 0's settings", |request| unsafe {
+        self.0.complete("rank 0's settings", bytes.len(), |request| unsafe {
             (self.0.calls.broadcast)(bytes.as_mut_ptr().cast(), n, c.byte, 0, c.world, request)
         })
     }
@@ -432,7 +442,7 @@ impl Transport for Mpi {
     fn send(&self, to: usize, bytes: &[u8]) -> TensorResult<()> {
         let (c, n, to) = (&self.0.constants, count(bytes.len())?, count(to)?);
         // SAFETY: of that many bytes, which outlive the wait; they are only read.
-        self.0.complete("a rank that receives", |request| unsafe {
+        self.0.complete("a rank that receives", bytes.len(), |request| unsafe {
             (self.0.calls.send)(bytes.as_ptr() as Address, n, c.byte, to, 0, c.world, request)
         })
     }
@@ -440,7 +450,7 @@ impl Transport for Mpi {
     fn receive(&self, from: usize, bytes: &mut [u8]) -> TensorResult<()> {
         let (c, n, from) = (&self.0.constants, count(bytes.len())?, count(from)?);
         // SAFETY: into that many bytes, which outlive the wait.
-        self.0.complete("a rank that sends", |request| unsafe {
+        self.0.complete("a rank that sends", bytes.len(), |request| unsafe {
             (self.0.calls.receive)(bytes.as_mut_ptr().cast(), n, c.byte, from, 0, c.world, request)
         })
     }

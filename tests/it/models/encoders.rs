@@ -176,9 +176,14 @@ fn padding_changes_no_vector() -> TensorResult<()> {
 
 /// all-MiniLM-L6-v2 in the folder `TL_TEST_MINILM`, against sentence-transformers (`tests/vectors/encoders/minilm/make.py`).
 #[test]
-#[ignore = "needs TL_TEST_MINILM, the folder of all-MiniLM-L6-v2"]
 fn minilm_equals_sentence_transformers() -> TensorResult<()> {
-    let folder = std::env::var_os("TL_TEST_MINILM").map(PathBuf::from).expect("TL_TEST_MINILM names the folder of all-MiniLM-L6-v2");
+    let folder = match std::env::var_os("TL_TEST_MINILM") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder),
+        _ if std::env::var("TL_REQUIRE_MODEL").is_ok_and(|v| v == "1") => {
+            panic!("no all-MiniLM-L6-v2: `scripts/minilm.sh` has to work here, or TL_TEST_MINILM to name its folder")
+        }
+        _ => return Ok(()),
+    };
     let file: Json = serde_json::from_str(include_str!("../../vectors/encoders/minilm/expected.json")).unwrap();
     let rows = file["rows"].as_array().unwrap();
     let tokenizer = tensorlogic::text::Tokenizer::from_file(folder.join("tokenizer.json"))?;
