@@ -1,4 +1,5 @@
-//! The fields of a request: each is read by name, type and range; what is left over at the end is unknown, and refused.
+//! The fields of a request: each is read by name, type and range. What is left over at the end is unknown: ignored in the body, where clients send other
+//! servers' parameters too, and refused in the objects in it.
 
 use super::error::ApiError;
 use serde_json::{Map, Value};
@@ -113,8 +114,11 @@ impl Fields {
         }
     }
 
-    /// Refuses what is left.
+    /// Refuses what is left, but for the body itself.
     pub fn finish(self) -> Result<(), ApiError> {
+        if self.path.is_empty() {
+            return Ok(());
+        }
         match self.map.iter().find(|(_, v)| !v.is_null()) {
             Some((name, _)) => {
                 let name = self.name(name);
@@ -153,8 +157,9 @@ mod tests {
         assert_eq!(f.flag("d").unwrap(), Some(true));
         assert_eq!(f.string("e").unwrap(), None);
         assert_eq!(f.only("f", is_empty, "is not supported"), Ok(()));
-        let left = f.finish().unwrap_err();
-        assert_eq!((left.param.as_deref(), left.code), (Some("g"), Some("unknown_parameter")));
+        assert_eq!(f.finish(), Ok(()), "a parameter of another server");
+        let left = Fields::of("a[0]".into(), json!({ "g": 3 })).unwrap().finish().unwrap_err();
+        assert_eq!((left.param.as_deref(), left.code), (Some("a[0].g"), Some("unknown_parameter")));
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn each_request_has_a_line() {
     assert_eq!(ask("mine 7", "POST", "/v1/completions", &body(false)), 200);
     assert_eq!(server.ask("POST", "/v1/completions", &[key], &body(true)).status, 200);
     assert_eq!(server.ask("POST", "/v1/completions", &[("x-request-id", "nobody")], &body(false)).status, 401);
-    assert_eq!(ask("magic", "POST", "/v1/completions", r#"{"prompt": "SECRETWORD", "magic": 1}"#), 400);
+    assert_eq!(ask("magic", "POST", "/v1/completions", r#"{"prompt": "SECRETWORD", "stream": true, "stream_options": {"magic": 1}}"#), 400);
     assert_eq!(ask("nowhere", "GET", "/SECRETWORD", ""), 404);
     assert_eq!(ask("vector", "POST", "/v1/embeddings", r#"{"input": "SECRETWORD"}"#), 200);
     // Somebody goes away in the middle of 16 answers, two of which are written at a time.

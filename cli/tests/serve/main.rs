@@ -159,7 +159,7 @@ fn wrong_requests_are_refused_by_name() {
         (chat, json!({ "messages": message, "temperature": 3 }), 400, "temperature", "expected 0 to 2"),
         (chat, json!({ "messages": message, "max_tokens": 0 }), 400, "max_tokens", "expected 1"),
         (chat, json!({ "messages": message, "n": 17 }), 400, "n", "expected 1 to 16"),
-        (chat, json!({ "messages": message, "magic": 1 }), 400, "magic", "does not know"),
+        (chat, json!({ "messages": message, "stream": true, "stream_options": { "magic": 1 } }), 400, "stream_options.magic", "does not know"),
         (chat, json!({ "messages": message, "response_format": { "type": "xml" } }), 400, "response_format.type", "expected text"),
         (chat, json!({ "messages": message, "tools": [{ "type": "function" }] }), 400, "tools[0].function", "is missing"),
         (chat, json!({ "messages": message, "top_logprobs": 2 }), 400, "top_logprobs", "needs logprobs"),
@@ -185,8 +185,8 @@ fn wrong_requests_are_refused_by_name() {
     assert_eq!(error["code"], "context_length_exceeded", "{error}");
     let reply = server.post("/v1/messages", &json!({ "messages": message }));
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (400, &json!("invalid_request_error")));
-    // `null` is absent.
-    let body = json!({ "prompt": "a", "max_tokens": 1, "temperature": null, "tools": null, "stop": null, "seed": null, "magic": null });
+    // `null` is absent, and so is what other servers know.
+    let body = json!({ "prompt": "a", "max_tokens": 1, "temperature": null, "tools": null, "stop": null, "seed": null, "num_ctx": 4096 });
     assert_eq!(server.post("/v1/completions", &body).status, 200);
 
     for (method, path, headers, status) in [
