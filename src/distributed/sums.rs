@@ -1,7 +1,9 @@
 //! Sums in an order that lane numbers alone decide: pairs of neighbouring lanes, then pairs of pairs. Any number of ranks makes the same bits.
+//! Some GPUs give 0 for a sum below the least normal number, others do not. Here all sums do, so that it does not matter which are a device's.
 
 use super::Transport;
 use crate::error::TensorResult;
+use crate::tensor::Tensor;
 
 /// Values that are summed by one rank at a time: slices begin at multiples of this, and so do the parts of a sum of squares.
 pub const BLOCK: usize = 4096;
@@ -46,7 +48,25 @@ impl Tree {
 }
 
 fn add(left: &mut [f32], right: &[f32]) {
-    left.iter_mut().zip(right).for_each(|(a, b)| *a += b);
+    for (a, b) in left.iter_mut().zip(right) {
+        let sum = *a + b;
+        *a = if sum.abs() < f32::MIN_POSITIVE { 0.0 } else { sum };
+    }
+}
+
+/// The same sum of two tensors, on their device.
+pub(crate) fn add_tensors(left: &Tensor, right: &Tensor) -> TensorResult<Tensor> {
+    let sum = left.add(right)?;
+    sum.abs()?.lt(f32::MIN_POSITIVE)?.where_(0.0, &sum)
+}
+
+/// Values that a thread is given at least.
+const THREAD_VALUES: usize = 1 << 20;
+
+/// How many of `len` values each of this machine's threads gets: whole blocks.
+fn share(len: usize) -> usize {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(len / THREAD_VALUES).max(1);
+    len.div_ceil(threads).next_multiple_of(BLOCK).max(BLOCK)
 }
 
 /// Where each of `ranks` slices of `len` values begins, and the end: whole blocks, but for the last slice.
@@ -90,20 +110,41 @@ pub fn add_parts(size: usize, received: &mut [f32], sum: &mut [f32]) {
     if len == 0 {
         return;
     }
+    let each = share(len);
+    let mut parts: Vec<_> = received.chunks_mut(len).take(size).map(|part| part.chunks_mut(each)).collect();
+    let shares = sum.chunks_mut(each).map(|sum| (parts.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>(), sum));
+    on_threads(shares.collect(), |(mut parts, sum)| add_share(&mut parts, sum));
+}
+
+/// The sum of parts of one length by the tree of their numbers.
+fn add_share(parts: &mut [&mut [f32]], sum: &mut [f32]) {
+    let (size, len) = (parts.len(), sum.len());
     // Blocks that stay in the cache while the tree is walked.
     for at in (0..len).step_by(BLOCK) {
-        let end = (at + BLOCK).min(len);
-        let mut parts: Vec<&mut [f32]> = received.chunks_mut(len).map(|part| &mut part[at..end]).collect();
+        let block = at..(at + BLOCK).min(len);
         let mut step = 1;
         while step < size {
             for left in (0..size - step).step_by(2 * step) {
                 let (a, b) = parts.split_at_mut(left + step);
-                add(a[left], b[0]);
+                add(&mut a[left][block.clone()], &b[0][block.clone()]);
             }
             step *= 2;
         }
-        sum[at..end].copy_from_slice(parts[0]);
+        sum[block.clone()].copy_from_slice(&parts[0][block]);
     }
+}
+
+/// Does each work on a thread of its own, the first on this one.
+fn on_threads<T: Send>(work: Vec<T>, f: impl Fn(T) + Sync) {
+    let mut work = work.into_iter();
+    let first = work.next();
+    std::thread::scope(|scope| {
+        for other in work {
+            let f = &f;
+            scope.spawn(move || f(other));
+        }
+        first.into_iter().for_each(&f);
+    });
 }
 
 /// Where the parts of `bounds` begin in the window `range`, from its beginning, and the end.
@@ -117,9 +158,12 @@ pub fn windows(range: std::ops::Range<usize>, most: usize) -> impl Iterator<Item
     range.clone().step_by(most).map(move |at| at..at.saturating_add(most).min(range.end))
 }
 
-/// The sum of squares of each block of `values`, whose first begins at a multiple of [`BLOCK`]. NaN or infinity where a value is.
-pub fn squares(values: &[f32]) -> impl Iterator<Item = f64> + '_ {
-    values.chunks(BLOCK).map(|block| block.iter().map(|v| f64::from(*v) * f64::from(*v)).sum())
+/// The sum of squares of each block of `values`, whose first begins at a multiple of [`BLOCK`], as bits of an f64. NaN or infinity where a value is.
+pub fn squares(values: &[f32], out: &mut [u64]) {
+    let of = |block: &[f32]| block.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().to_bits();
+    let each = share(values.len());
+    let shares = values.chunks(each).zip(out.chunks_mut(each / BLOCK)).collect();
+    on_threads(shares, |(values, out): (&[f32], &mut [u64])| values.chunks(BLOCK).zip(out).for_each(|(block, out)| *out = of(block)));
 }
 
 #[cfg(test)]
@@ -169,7 +213,71 @@ mod tests {
         assert_eq!(all, [BLOCK..3 * BLOCK, 3 * BLOCK..4 * BLOCK + 7]);
         assert_eq!(windows(5..5, 1).count(), 0);
         assert_eq!(windows(BLOCK..9 * BLOCK, usize::MAX).collect::<Vec<_>>(), std::slice::from_ref(&(BLOCK..9 * BLOCK)));
-        assert_eq!(squares(&[1.0, 2.0]).collect::<Vec<_>>(), [5.0]);
-        assert!(squares(&[f32::INFINITY, 1.0]).all(|s| s.is_infinite()));
+    }
+
+    #[test]
+    fn squares_are_summed_in_order_whichever_thread_does() {
+        let of = |values: &[f32]| {
+            let mut out = vec![0; values.len().div_ceil(BLOCK)];
+            squares(values, &mut out);
+            out.into_iter().map(f64::from_bits).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[1.0, 2.0]), [5.0]);
+        assert!(of(&[]).is_empty() && of(&[f32::INFINITY, 1.0])[0].is_infinite());
+        let many: Vec<f32> = (0..3 * THREAD_VALUES + 5).map(|i| (i as f32 * 0.37).sin()).collect();
+        let plain: Vec<f64> = many.chunks(BLOCK).map(|b| b.iter().fold(0.0, |sum, v| sum + f64::from(*v) * f64::from(*v))).collect();
+        assert_eq!(of(&many), plain);
+    }
+
+    #[test]
+    fn parts_are_summed_alike_by_any_number_of_threads() {
+        for len in [0, 1, 7, BLOCK + 3, 2 * THREAD_VALUES + BLOCK / 2 + 1] {
+            for size in [2usize, 4, 8] {
+                let part =
+                    |rank: usize| (0..len).map(move |i| ((rank * 31 + i * 17) as f32 * 0.7).sin() * 10f32.powi((rank * 5 + i) as i32 % 7));
+                let mut received: Vec<f32> = (0..size).flat_map(part).collect();
+                let mut tree = Tree::default();
+                (0..size).for_each(|rank| tree.push(part(rank).collect()));
+                let mut sum = vec![f32::NAN; len];
+                add_parts(size, &mut received, &mut sum);
+                assert!(sum == tree.finish().unwrap(), "{size} parts of {len}");
+            }
+        }
+    }
+
+    /// On every device, also where sums are below the least normal number, infinite or not a number.
+    #[test]
+    fn tensors_are_added_as_on_the_host() {
+        let least = f32::MIN_POSITIVE;
+        let special = [
+            0.0,
+            -0.0,
+            least,
+            -least,
+            1.5 * least,
+            -1.25 * least,
+            2.0 * least,
+            1.0,
+            -1.0,
+            f32::MAX,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::NAN,
+        ];
+        let (a, b): (Vec<f32>, Vec<f32>) = special.iter().flat_map(|a| special.iter().map(|b| (*a, *b))).unzip();
+        let mut want = a.clone();
+        add(&mut want, &b);
+        assert!(want.iter().all(|v| !v.is_subnormal()) && a.iter().zip(&b).any(|(a, b)| (a + b).is_subnormal()));
+        for device in [Some(crate::Device::cpu()), crate::device::under_test::gpu()].into_iter().flatten() {
+            let tensor = |v: &[f32]| Tensor::from_vec(v.to_vec(), &[v.len()], &device).unwrap();
+            let got: Vec<f32> = add_tensors(&tensor(&a), &tensor(&b)).unwrap().to_vec().unwrap();
+            for ((a, b), (got, want)) in a.iter().zip(&b).zip(got.iter().zip(&want)) {
+                assert!(
+                    got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                    "{}: {a:e} + {b:e} = {got:e}, not {want:e}",
+                    device.name()
+                );
+            }
+        }
     }
 }

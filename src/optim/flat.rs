@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 /// The gradient of a step, after it was summed.
 pub(crate) struct Summed {
-    /// For each group, the gradient of the part that this process updates, still multiplied by the loss scale.
-    pub grads: Vec<Vec<f32>>,
+    /// For each group, the gradient of the part that this process updates, in pieces one after the other, still multiplied by the loss scale.
+    pub grads: Vec<Vec<Vec<f32>>>,
     /// The sum of squares of the whole gradient; not finite where an element is not.
     pub squares: f64,
 }
@@ -61,9 +61,17 @@ impl Optimizer {
         let device = self.device();
         let number = |v: f64| Tensor::from_vec(vec![v as f32], &[], &device);
         let mut grads = Vec::new();
-        for values in summed.grads {
-            let len = values.len();
-            grads.push(Tensor::from_vec(values, &[len], &device)?);
+        for pieces in summed.grads {
+            let tensor = |values: Vec<f32>| {
+                let len = values.len();
+                Tensor::from_vec(values, &[len], &device)
+            };
+            let pieces = pieces.into_iter().map(tensor).collect::<TensorResult<Vec<_>>>()?;
+            grads.push(match &pieces[..] {
+                [] => tensor(Vec::new())?,
+                [one] => one.clone(),
+                _ => Tensor::cat(&pieces.iter().collect::<Vec<_>>(), 0)?,
+            });
         }
         // What all groups share is computed first: kernels of an update then read it, whether there are several groups that do or one.
         let mut factors = Vec::new();

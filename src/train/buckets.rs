@@ -1,7 +1,7 @@
 //! Gradients' sums over ranks in buckets, each of which is exchanged while the next is computed.
 
-use crate::distributed::sums::{BLOCK, Tree, add_parts, slices, windows, within};
-use crate::distributed::{PendingExchange, Ranks};
+use crate::distributed::sums::{BLOCK, add_parts, slices, windows, within};
+use crate::distributed::{Exchanged, PendingExchange, Ranks};
 use crate::error::TensorResult;
 use std::ops::Range;
 
@@ -26,8 +26,6 @@ pub(super) struct Buckets<'a> {
     ranks: &'a Ranks,
     /// For each piece of the gradient, where its part of each group begins.
     pieces: &'a [Vec<usize>],
-    /// This rank's lanes, for each piece and group.
-    trees: Vec<Vec<Tree>>,
     buckets: Vec<Bucket>,
     /// How many pieces' buckets come up to each piece's end.
     ends: Vec<usize>,
@@ -66,24 +64,17 @@ impl<'a> Buckets<'a> {
             }
             ends.push(buckets.len());
         }
-        let trees = pieces.iter().map(|p| p.iter().map(|_| Tree::default()).collect()).collect();
-        Buckets { ranks, pieces, trees, buckets, ends, started: Vec::new(), left: vec![Vec::new(); lengths.len()], memory }
+        Buckets { ranks, pieces, buckets, ends, started: Vec::new(), left: vec![Vec::new(); lengths.len()], memory }
     }
 
-    /// A lane's values of a piece, for each group; none of a group that has none in it.
-    pub fn add(&mut self, piece: usize, values: Vec<Option<Vec<f32>>>) {
-        for (tree, values) in self.trees[piece].iter_mut().zip(values) {
-            values.into_iter().for_each(|v| tree.push(v));
-        }
-    }
-
-    /// This rank has added all its lanes of a piece: its exchanges begin. Pieces come in order.
-    pub fn start(&mut self, piece: usize) -> TensorResult<()> {
-        let trees = std::mem::take(&mut self.trees[piece]);
-        let mut values: Vec<Vec<f32>> = trees.into_iter().map(|t| t.finish().unwrap_or_default()).collect();
+    /// The exchanges of a piece begin with the sums of this rank's lanes, for each group; none of a group that has none in it. Pieces come in order.
+    pub fn start(&mut self, piece: usize, values: Vec<Option<Vec<f32>>>) -> TensorResult<()> {
+        let mut values: Vec<Vec<f32>> = values.into_iter().map(Option::unwrap_or_default).collect();
         let first = self.started.len();
         for (group, (own, left)) in values.iter_mut().zip(&mut self.left).enumerate() {
-            own.append(left);
+            if !left.is_empty() {
+                own.append(left);
+            }
             let begin = self.pieces[piece][group];
             let end = begin + own.len();
             let kept = begin.next_multiple_of(BLOCK).min(end) - begin;
@@ -100,6 +91,10 @@ impl<'a> Buckets<'a> {
     }
 
     fn begin(&mut self, at: usize, values: Vec<f32>) -> TensorResult<()> {
+        if self.ranks.size() == 1 {
+            self.started.push(Box::new(Exchanged { sent: values, received: Vec::new() }));
+            return Ok(());
+        }
         let memory = self.memory.pop().unwrap_or_default();
         self.started.push(self.ranks.transport().start_exchange(values, &self.buckets[at].bounds, memory)?);
         Ok(())
@@ -120,9 +115,11 @@ impl<'a> Buckets<'a> {
         let mut sums = Vec::new();
         for (bucket, started) in self.buckets.into_iter().zip(self.started) {
             let mut all = started.wait()?;
-            let own = bucket.bounds[rank]..bucket.bounds[rank + 1];
-            add_parts(size, &mut all.received, &mut all.sent[own]);
-            memory.push(all.received);
+            if size > 1 {
+                let own = bucket.bounds[rank]..bucket.bounds[rank + 1];
+                add_parts(size, &mut all.received, &mut all.sent[own]);
+                memory.push(all.received);
+            }
             sums.push((bucket, all.sent));
         }
         Ok(BucketSums { sums, memory })
@@ -141,21 +138,22 @@ impl BucketSums {
         self.sums.iter().map(move |(b, values)| (b.group, b.range.start + b.bounds[rank], &values[b.bounds[rank]..b.bounds[rank + 1]]))
     }
 
-    /// Whole buffers of the groups of these lengths. Where `gathered` says so of a group, everybody's sums are in it, else this rank's own.
-    pub fn whole(self, ranks: &Ranks, lengths: &[usize], gathered: &[bool]) -> TensorResult<Vec<Vec<f32>>> {
-        let mut whole: Vec<Vec<f32>> = lengths.iter().map(|_| Vec::new()).collect();
-        for (bucket, mut values) in self.sums {
-            if gathered[bucket.group] {
-                ranks.transport().gather(&mut values, &bucket.bounds)?;
-            }
-            let (all, len) = (&mut whole[bucket.group], lengths[bucket.group]);
-            if values.len() == len {
-                *all = values;
-            } else {
-                all.resize(len, 0.0);
-                all[bucket.range].copy_from_slice(&values);
+    /// The `wanted` values of each group, one part after the other. Where `gathered` says so of a group, everybody's sums are in them, else this rank's own.
+    pub fn parts(mut self, ranks: &Ranks, wanted: &[Range<usize>], gathered: &[bool]) -> TensorResult<Vec<Vec<Vec<f32>>>> {
+        for (bucket, values) in self.sums.iter_mut().filter(|(b, _)| gathered[b.group]) {
+            ranks.transport().gather(values, &bucket.bounds)?;
+        }
+        // They were exchanged from the last on.
+        self.sums.sort_by_key(|(b, _)| b.range.start);
+        let mut parts: Vec<Vec<Vec<f32>>> = wanted.iter().map(|_| Vec::new()).collect();
+        for (Bucket { group, range, .. }, values) in self.sums {
+            let wanted = range.start.max(wanted[group].start)..range.end.min(wanted[group].end);
+            if wanted == range {
+                parts[group].push(values);
+            } else if !wanted.is_empty() {
+                parts[group].push(values[wanted.start - range.start..wanted.end - range.start].to_vec());
             }
         }
-        Ok(whole)
+        Ok(parts)
     }
 }

@@ -3,7 +3,7 @@
 use super::adaptive::{AdaptiveBatch, rows_of};
 use super::buckets::{BucketSums, Buckets, Owners};
 use crate::device::Device;
-use crate::distributed::sums::{BLOCK, Tree, slices, squares, windows, within};
+use crate::distributed::sums::{BLOCK, Tree, add_tensors, slices, squares, windows, within};
 use crate::distributed::{Ranks, Vote};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{Download, eval_all, frontier};
@@ -17,8 +17,8 @@ use std::ops::Range;
 /// its own gradient. A step's gradient is the mean over lanes, whose sum follows a fixed tree over their numbers. So 1, 2 and 4 [`Ranks`] make
 /// the same bits of 4 lanes, and a run goes on with another number of ranks. Each rank has equally many lanes, one after the other.
 ///
-/// Gradients are computed in up to four pieces, the last layers' first, the same for any number of ranks. A lane's way to the host is hidden behind the next
-/// lane, and the exchange of a piece of the last lane behind the computing of the pieces after it.
+/// Gradients are computed in up to four pieces, the last layers' first, the same for any number of ranks. A rank sums its lanes on its device; the sums go to
+/// the host with the last lane, and the exchange of a piece is hidden behind the computing of the pieces after it.
 ///
 /// ```
 /// # use tensorlogic::distributed::Ranks;
@@ -213,7 +213,7 @@ impl LaneStep {
         self.bounds(optimizer).into_iter().zip(optimizer.lengths()).map(of).collect()
     }
 
-    /// Adds the gradients of this rank's lanes to the buckets, whose exchanges begin with the last lane. Gives the loss of each lane.
+    /// Sums the gradients of this rank's lanes; exchanges begin with the last lane. Gives the loss of each lane.
     fn gradients(
         &self,
         adaptive: &AdaptiveBatch,
@@ -229,7 +229,8 @@ impl LaneStep {
             draws_before(next, adaptive.parts())?;
         }
         let mut losses = Vec::new();
-        // What is computed and on its way to the host.
+        let mut sums: Vec<LaneSums> = pieces.iter().map(|_| LaneSums::default()).collect();
+        // What is summed and on its way to the host.
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for (lane, own) in self.own().zip(batches) {
             let first = position + (lane * own.len()) as u64;
@@ -238,11 +239,15 @@ impl LaneStep {
             check_draws(model, first + own.len() as u64, adaptive.parts())?;
             let mut rest: VecDeque<_> = optimizer.take_gradients(pieces)?.into();
             let last = lane + 1 == self.own().end;
-            for piece in 0..pieces.len() {
+            for (piece, sums) in sums.iter_mut().enumerate() {
                 let grads = rest.pop_front().unwrap_or_default();
-                let values = compute(grads, &rest, (piece == 0).then_some(&total))?;
+                compute(&grads, &rest, (piece == 0).then_some(&total))?;
+                sums.push(grads)?;
+                if !last {
+                    continue;
+                }
                 let before = under_way.len();
-                under_way.push_back(UnderWay { piece, values, last });
+                under_way.push_back(UnderWay { piece, values: sums.download()? });
                 // What was submitted before this has had its time.
                 for n in 0..=before {
                     if n < before || under_way.front().is_some_and(UnderWay::is_ready) {
@@ -269,7 +274,7 @@ impl LaneStep {
             words.resize(words.len() + len.div_ceil(BLOCK), 0);
         }
         for (group, begin, own) in sums.own(self.ranks.rank()) {
-            squares(own).zip(&mut words[firsts[group] + begin / BLOCK..]).for_each(|(s, w)| *w = s.to_bits());
+            squares(own, &mut words[firsts[group] + begin / BLOCK..][..own.len().div_ceil(BLOCK)]);
         }
         self.ranks.transport().max_words(&mut words)?;
         let (losses, blocks) = words.split_at(self.lanes);
@@ -279,11 +284,11 @@ impl LaneStep {
         // Every rank decides alike: also one whose own part is there already.
         let gathered = self.owners(optimizer).iter().map(|o| matches!(o, Owners::Even) && self.ranks.size() > 1).collect::<Vec<_>>();
         self.memory = std::mem::take(&mut sums.memory);
-        let mut grads = sums.whole(&self.ranks, &lengths, &gathered)?;
-        if self.sharded {
-            let bounds = self.bounds(optimizer);
-            grads.iter_mut().zip(&bounds).for_each(|(g, b)| *g = g[self.part(b)].to_vec());
-        }
+        let wanted: Vec<Range<usize>> = match self.sharded {
+            true => self.bounds(optimizer).iter().map(|b| self.part(b)).collect(),
+            false => lengths.iter().map(|len| 0..*len).collect(),
+        };
+        let grads = sums.parts(&self.ranks, &wanted, &gathered)?;
         Ok((Summed { grads, squares }, tree.finish().and_then(|l| l.first().copied()).unwrap_or(f32::NAN)))
     }
 
@@ -385,13 +390,11 @@ impl LaneStep {
 /// Values in an exchange at most: MPI counts up to 2³¹ − 1, and what arrives takes as much memory again.
 const MOST_EXCHANGED: usize = 1 << 28;
 
-/// A piece of a lane's gradient on its way to the host.
+/// A piece of the gradient, summed over this rank's lanes, on its way to the host.
 struct UnderWay {
     piece: usize,
     /// For each group.
     values: Vec<Option<Download>>,
-    /// Whether no other lane follows.
-    last: bool,
 }
 
 impl UnderWay {
@@ -399,21 +402,48 @@ impl UnderWay {
         self.values.iter().flatten().all(Download::is_ready)
     }
 
-    /// Waits for the values, and adds them; the last lane's are exchanged.
+    /// Waits for the values, and exchanges them.
     fn arrive(self, buckets: &mut Buckets<'_>) -> TensorResult<()> {
         let values = self.values.into_iter().map(|v| v.map(Download::wait::<f32>).transpose()).collect::<TensorResult<_>>()?;
-        buckets.add(self.piece, values);
-        if self.last { buckets.start(self.piece) } else { Ok(()) }
+        buckets.start(self.piece, values)
+    }
+}
+
+/// A piece of the gradient, for each group, summed over lanes on the device as [`Tree`] does on the host.
+#[derive(Default)]
+struct LaneSums {
+    /// Sums of whole sub-trees, with the number of levels in each.
+    kept: Vec<(u32, Vec<Option<Tensor>>)>,
+}
+
+impl LaneSums {
+    /// The next lane's gradients, which are computed.
+    fn push(&mut self, grads: Vec<Option<Tensor>>) -> TensorResult<()> {
+        let mut top = (0, grads);
+        while let Some((level, left)) = self.kept.pop_if(|k| k.0 == top.0) {
+            let sum = |(a, b): (&Option<Tensor>, &Option<Tensor>)| a.as_ref().zip(b.as_ref()).map(|(a, b)| add_tensors(a, b)).transpose();
+            let sums = left.iter().zip(&top.1).map(sum).collect::<TensorResult<Vec<_>>>()?;
+            // An evaluation of its own: a driver may round a sum in another way where it is part of what computes a gradient.
+            eval_all(&sums.iter().flatten().collect::<Vec<_>>())?;
+            top = (level + 1, sums);
+        }
+        self.kept.push(top);
+        Ok(())
+    }
+
+    /// The sums over all lanes, a power of two, on their way to the host.
+    fn download(&mut self) -> TensorResult<Vec<Option<Download>>> {
+        let sums = self.kept.pop().map(|top| top.1).unwrap_or_default();
+        sums.iter().map(|s| s.as_ref().map(Tensor::download).transpose()).collect()
     }
 }
 
 /// Computes a piece of the gradient, with what the rest of it needs of the same work.
-fn compute(grads: Vec<Option<Tensor>>, rest: &VecDeque<Vec<Option<Tensor>>>, also: Option<&Tensor>) -> TensorResult<Vec<Option<Download>>> {
+fn compute(grads: &[Option<Tensor>], rest: &VecDeque<Vec<Option<Tensor>>>, also: Option<&Tensor>) -> TensorResult<()> {
     let roots: Vec<&Tensor> = grads.iter().flatten().chain(also).collect();
     let later: Vec<&Tensor> = rest.iter().flatten().flatten().collect();
     let common = frontier(&roots, &later);
-    eval_all(&roots.into_iter().chain(&common).collect::<Vec<_>>())?;
-    grads.iter().map(|g| g.as_ref().map(Tensor::download).transpose()).collect()
+    eval_all(&roots.into_iter().chain(&common).collect::<Vec<_>>())
 }
 
 /// The streams of a model's dropout: seed and draws by name.
