@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Real clients against `tl serve` with a real model:  scripts/clients.sh TL MODEL
 # TL is the built command, MODEL the file of SmolLM2. The clients are curl, the Python packages openai, langchain-openai, litellm and anthropic, and the npm
-# package openai; they are installed below target/clients by pip and npm, once. A machine without npm leaves that package out, and says so.
+# package openai; they are installed below target/clients by pip and npm, once. A machine without npm leaves that package out, and says so. Open WebUI's calls
+# are replayed.
 set -euo pipefail
 [ -z "${CARGO_TARGET_DIR:-}" ] || CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
 tl=$(realpath "$1") model=$(realpath "$2")
@@ -53,6 +54,7 @@ ask /v1/chat/completions "$talk" | tail -n 2 | grep -qx 'data: \[DONE\]'
 say "curl: passed"
 # Nothing but the server is asked.
 LITELLM_LOCAL_MODEL_COST_MAP=True "$root/venv/bin/python" cli/tests/clients/clients.py "$url"
+"$root/venv/bin/python" cli/tests/clients/open_webui.py "$url"
 if [ -d "$root/node_modules/openai" ]; then
     node cli/tests/clients/clients.mjs "$url" "$root"
     say "npm: passed"
