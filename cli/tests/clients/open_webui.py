@@ -87,7 +87,9 @@ async def main():
             assert response.status == 200 and len(vectors) == 2 and all(abs(sum(v * v for v in x) - 1) < 1e-4 for x in vectors)
 
         await refused(session, "another model", 404, "model")
-        await refused(session, "a parameter of another server", 400, "num_ctx")
+        async with post(session, "a parameter of another server") as response:
+            assert response.status == 200, await response.text()
+            await response.read()
 
         # The stop button closes the connection; of two answers the other goes on.
         async with post(session, "a long answer") as left, post(session, "a long answer") as other:
