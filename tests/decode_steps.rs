@@ -15,7 +15,9 @@ fn check_generation(device: &Device, tokens: usize) {
     let model = tiny_llama(device);
     let mut session = Session::new(&*model, 1200, device).unwrap();
     // How many steps go in a submit does not depend on the time that a driver takes for one.
-    session.set_pacing(Pacing { max_submit_time: Duration::from_secs(60), ..Pacing::of(PipelineStrategy::Standard) });
+    let mut pacing = Pacing::of(PipelineStrategy::Standard);
+    pacing.max_submit_time = Duration::from_secs(60);
+    session.set_pacing(pacing);
     let logits = session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
     let mut sampler = Sampler::default();
     let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(tokens);

@@ -133,7 +133,9 @@ impl<'m> Session<'m> {
     /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
     /// let model = models::load(&Weights::open(file, &device)?, None)?;
     /// let mut session = Session::new(&*model, 64, &device)?;
-    /// session.set_pacing(Pacing { max_submit_time: Duration::from_secs(1), ..Pacing::of(PipelineStrategy::Standard) });
+    /// let mut pacing = Pacing::of(PipelineStrategy::Standard);
+    /// pacing.max_submit_time = Duration::from_secs(1);
+    /// session.set_pacing(pacing);
     /// assert_eq!(session.pacing(64).max_submit_time, Duration::from_secs(1));
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
