@@ -1,30 +1,36 @@
-//! `tl embed`: texts in, vectors out.
+//! `tl embed`: texts or images in, vectors out.
 
-use crate::model::ModelArgs;
+use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::texts::{TextArgs, not_finite, token_text};
-use crate::{Global, encoders};
+use crate::{Global, encoders, image_vectors};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Instant;
+use tensorlogic::Device;
 use tensorlogic::models::inference::{Outputs, Pooling};
 
-/// Turn texts into vectors: the model's last hidden states, pooled per text or one per token
+/// Turn texts or images into vectors: the model's last hidden states, pooled per text or image, or one per token
 #[derive(Args)]
 #[command(
-    after_help = "Each text is a line of numbers, separated by spaces; with --tokens each token is one, after its text in quotes and a tab.
+    after_help = "Each text or image is a line of numbers, separated by spaces; with --tokens each token is one, after its text in quotes and a tab.
 
 Examples:
   tl embed \"The cat sat on the mat.\"
   tl embed --normalize --json \"a cat\" \"a dog\" \"a tax form\"
   tl embed -m model.gguf --pooling last -f sentences.txt > vectors.txt
   tl embed --tokens \"a cat\"
-  tl embed -m Qwen/Qwen3-Embedding-0.6B --prompt-name query \"where do cats sleep?\""
+  tl embed -m Qwen/Qwen3-Embedding-0.6B --prompt-name query \"where do cats sleep?\"
+  tl embed -m openai/clip-vit-base-patch32 --normalize --image cat.jpg dog.png"
 )]
 pub struct EmbedArgs {
     #[command(flatten)]
     pub texts: TextArgs,
-    /// How the states of a text's tokens become one vector [default: what the model's files say, else mean]
+    /// Image files, PNG or JPEG, instead of texts, for a tower for images: ViT, DINOv2, SigLIP or CLIP
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["texts", "file", "tokens", "prompt", "prompt_name"])]
+    pub image: Vec<PathBuf>,
+    /// How the states of a text's tokens, or of an image's patches, become one vector [default: what the model's files say, else mean]
     #[arg(long, value_enum, conflicts_with = "tokens")]
     pub pooling: Option<By>,
     /// One vector per token instead of one per text
@@ -85,6 +91,12 @@ pub fn numbers(vector: &[f32]) -> String {
 /// Runs the subcommand.
 pub fn run(args: &EmbedArgs, global: Global) -> Result<(), Failure> {
     let path = args.model.path(global)?;
+    if !args.image.is_empty() {
+        return image_vectors::embed(args, &path, global);
+    }
+    if image_vectors::is_for(&model::open(&path, &Device::cpu())?).map_err(|e| model::unreadable(&path, e))? {
+        return Err(Failure::Usage(format!("{}: a tower for images; give image files with --image", path.display())));
+    }
     if encoders::is_for(&path)? {
         return encoders::embed(args, &path, global);
     }

@@ -19,6 +19,7 @@ mod explain;
 mod fetch;
 mod finetune;
 mod generate;
+mod image_vectors;
 mod inspect;
 mod interrupt;
 mod layers;

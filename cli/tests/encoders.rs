@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tensorlogic::models::inference::{Inputs, Padding, Pooling};
-use tensorlogic::models::{Embedder, Encoder, Weights};
+use tensorlogic::models::{Embedder, Encoder, ImageProcessor, ImageTextModel, RgbImage, VisionTower, Weights};
 use tensorlogic::{Device, Tensor};
 
 /// A model's folder of this test's own, which goes with it.
@@ -196,4 +196,76 @@ fn transcribe_writes_what_transformers_writes() {
     assert!(check(&args, 0, "1.0 s of sound").lines().next().unwrap().starts_with("w295 w295"));
     check(&[&args[..], &["--language", "it"]].concat(), 1, "known are en, de, fr");
     check(&["transcribe", "-m", folder.path(), folder.0.join("config.json").to_str().unwrap()], 1, "not a WAV file");
+}
+
+/// The folder of a tower's model with these settings of its images.
+fn tower(model: &str, name: &str, settings: Value) -> Folder {
+    let folder = Folder::new(model, name);
+    folder.write("preprocessor_config.json", &settings);
+    folder
+}
+
+fn picture(name: &str) -> String {
+    vectors().join("../images").join(name).to_str().unwrap().into()
+}
+
+#[test]
+fn embed_gives_the_vectors_of_images() {
+    let settings =
+        json!({ "image_processor_type": "BitImageProcessor", "size": { "shortest_edge": 36 }, "crop_size": { "height": 32, "width": 32 } });
+    let folder = tower("dinov2-base", "dinov2", settings);
+    let files = ["wide.png", "grey.png", "photo-420.jpg"].map(picture);
+    let images = files.each_ref().map(|f| RgbImage::open(f).unwrap());
+    let pixels = ImageProcessor::open(&folder.0).unwrap().pixels(&images, &Device::cpu()).unwrap();
+    let want = VisionTower::load(&folder.weights(), None).unwrap().run(&pixels).unwrap();
+    let pooled = want.pooled.unwrap().to_vec2::<f32>().unwrap();
+    let run = |more: &[&str]| json_of(&[&["embed", "-m", folder.path(), "--image", &files[0], &files[1], &files[2]], more].concat());
+    let out = run(&["--batch", "2"]);
+    assert_eq!((&out["width"], &out["images"][1]["image"], &out["pooling"]), (&48.into(), &files[1].as_str().into(), &Value::Null));
+    (0..3).for_each(|n| near(&out["images"][n]["embedding"], &pooled[n]));
+    // One number after the other without --json, of length 1, and the mean of the states.
+    let lines = check(&["embed", "-m", folder.path(), "--normalize", "--image", &files[0], &files[1]], 0, "2 images");
+    let lengths = lines.lines().map(|l| l.split(' ').map(|n| n.parse::<f32>().unwrap().powi(2)).sum::<f32>());
+    assert_eq!(lengths.filter(|l| (l - 1.0).abs() < 1e-5).count(), 2, "{lines}");
+    let mean = want.hidden_states.mean(&[1], false).unwrap().to_vec2::<f32>().unwrap();
+    let out = run(&["--pooling", "mean"]);
+    (0..3).for_each(|n| near(&out["images"][n]["embedding"], &mean[n]));
+    assert_eq!(out["pooling"], "mean");
+
+    let clip = tower("clip-base", "clip", json!({ "image_processor_type": "CLIPImageProcessor", "size": 32, "crop_size": 32 }));
+    let pixels = ImageProcessor::open(&clip.0).unwrap().pixels(&images[..1], &Device::cpu()).unwrap();
+    let want = ImageTextModel::load(&clip.weights(), None).unwrap().embed_images(&pixels).unwrap().to_vec().unwrap();
+    near(&json_of(&["embed", "-m", clip.path(), "--image", &files[0]])["images"][0]["embedding"], &want);
+}
+
+#[test]
+fn images_that_cannot_be_read_are_named() {
+    let size = json!({ "image_processor_type": "ViTImageProcessor", "size": 24 });
+    let folder = tower("vit-class", "bad-images", size);
+    let run = |files: &[&str], code: i32, err: &str| {
+        check(&[&["embed", "-m", folder.path(), "--pooling", "cls", "--image"], files].concat(), code, err);
+    };
+    let (good, cut) = (picture("grey.png"), folder.0.join("cut.jpg"));
+    let whole = std::fs::read(picture("photo-420.jpg")).unwrap();
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    run(&[&good], 0, "1 images");
+    run(&[&good, cut.to_str().unwrap()], 1, "cut.jpg: the file is cut");
+    run(&[folder.0.join("config.json").to_str().unwrap()], 1, "config.json: neither PNG nor JPEG");
+    run(&["missing.png"], 1, "missing.png");
+    run(&[&picture("four-inks.jpg")], 1, "four-inks.jpg: a JPEG file of four inks");
+    // This tower pools nothing by itself; texts are for others.
+    check(&["embed", "-m", folder.path(), "--image", &good], 2, "--pooling cls or mean");
+    check(&["embed", "-m", folder.path(), "w5"], 2, "give image files with --image");
+    check(&["embed", "-m", folder.path(), "--image", &good, "--prompt", "w5"], 2, "--prompt");
+    let texts = Folder::new("bert-odd", "no-tower");
+    check(&["embed", "-m", texts.path(), "--image", &good], 1, "it is no tower for images");
+    folder.write("preprocessor_config.json", &json!({ "image_processor_type": "ViTImageProcessor", "do_sharpen": true }));
+    run(&[&good], 1, "preprocessor_config.json: `do_sharpen` is true");
+    std::fs::remove_file(folder.0.join("preprocessor_config.json")).unwrap();
+    run(&[&good], 1, "preprocessor_config.json");
+    // Images of several sizes, as these settings leave them.
+    let any =
+        tower("dinov2-base", "sizes", json!({ "image_processor_type": "BitImageProcessor", "do_resize": false, "do_center_crop": false }));
+    check(&["embed", "-m", any.path(), "--image", &good, &picture("wide.png")], 1, "image 1 becomes 47 × 71 pixels");
+    check(&["embed", "-m", any.path(), "--batch", "1", "--image", &good, &picture("wide.png")], 0, "2 images");
 }

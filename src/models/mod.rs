@@ -40,7 +40,7 @@ pub use sampler::Sampler;
 pub use seq2seq::Seq2Seq;
 pub use settings::Settings;
 pub use stages::LayerStages;
-pub use vision::{ImageTextModel, VisionTower};
+pub use vision::{ImageProcessor, ImageTextModel, RgbImage, VisionTower};
 pub use weights::Weights;
 
 use crate::device::Device;

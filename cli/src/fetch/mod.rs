@@ -310,8 +310,15 @@ fn choose(repo: &str, wanted: Option<&str>, files: &[String]) -> Result<Vec<Stri
         if parts.iter().any(|file| file == "model.safetensors") {
             parts = vec!["model.safetensors".into()];
         }
-        let nearby =
-            ["model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
+        let nearby = [
+            "model.safetensors.index.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "generation_config.json",
+            "chat_template.jinja",
+            "preprocessor_config.json",
+            "processor_config.json",
+        ];
         parts.extend(nearby.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| name.to_string()));
         parts.extend(files.iter().filter(|file| of_embeddings(file)).cloned());
         parts.push("config.json".into());

@@ -1,10 +1,18 @@
-//! Towers for images: ViT, DINOv2 and SigLIP; and pairs of towers, for images and for texts: CLIP and SigLIP.
+//! Towers for images: ViT, DINOv2 and SigLIP; pairs of towers, for images and for texts: CLIP and SigLIP; and from image files to what they read.
 
+#[cfg(feature = "images")]
+mod decode;
 pub(crate) mod description;
 mod pair;
 mod pool;
+mod processor;
+mod processor_settings;
+mod resample;
+mod rgb_image;
 
 pub use pair::{ImageTextModel, Similarity};
+pub use processor::ImageProcessor;
+pub use rgb_image::RgbImage;
 
 use crate::autograd::no_grad;
 use crate::device::Device;

@@ -8,6 +8,8 @@ mod convert;
 mod encoders;
 mod experts;
 mod gguf_layouts;
+#[cfg(feature = "images")]
+mod images;
 mod inference;
 mod model_files;
 mod model_settings;
