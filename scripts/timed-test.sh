@@ -13,7 +13,7 @@ case $1 in
 esac
 # What takes these programs long is the software driver's compiler, not what it compiles: for them it optimizes nothing. The others run optimized code.
 # Where a processor has 16 vector registers, not 32, the driver's compiler takes minutes to spill those of attention, and that is so for all programs,
-# but for the models in `it`: they run few kernels often.
+# but for models, serving and training in `it`: they run few kernels often.
 run() {
     if [ -n "${TL_LAVAPIPE:-}" ]; then "$(dirname "$0")/with-lavapipe.sh" "$@"; else "$@"; fi
 }
@@ -24,8 +24,8 @@ case ${1##*/}:$few_registers in
     it-*:1)
         if [ -n "$whole" ]; then
             failed=0
-            GALLIVM_PERF=nopt run "$@" --skip models:: || failed=$?
-            run "$@" models:: || failed=$?
+            GALLIVM_PERF=nopt run "$@" --skip models:: --skip serving:: --skip train:: || failed=$?
+            run "$@" models:: serving:: train:: || failed=$?
             exit $failed
         fi
         export GALLIVM_PERF=nopt
