@@ -58,7 +58,8 @@ fn distributed_layers_give_the_same_tokens() {
             let mut different = expected.clone();
             different.dedup();
             assert!(different.len() > TOKENS, "the text says little: {expected:?}");
-            for size in [2, 4] {
+            let sizes = if device.is_cpu() { &[2, 4][..] } else { &[2] };
+            for &size in sizes {
                 let ends = over_ranks(&tiny(), &device, dtype, size);
                 for (rank, end) in ends.into_iter().enumerate() {
                     let end = end.unwrap_or_else(|e| panic!("rank {rank} of {size}: {e}"));

@@ -9,7 +9,7 @@ use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, PipelineStrategy, Rng, Tensor};
 
 /// Enough that a step is known, and several share a submit.
-const TOKENS: usize = 24;
+const TOKENS: usize = 16;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
 
@@ -33,13 +33,11 @@ fn every_strategy_writes_the_same_tokens() {
     for device in devices() {
         let model = load(&device);
         let warm = Sampler { temperature: 0.9, rng: Rng::new(5), ..Sampler::default() };
-        for sampler in [Sampler::default(), warm] {
-            for len in [1, 33] {
-                let of = |strategy| written(&*model, &device, strategy, len, &sampler);
-                let standard = of(PipelineStrategy::Standard);
-                for strategy in PipelineStrategy::ALL {
-                    assert_eq!(of(strategy), standard, "{strategy} behind {len} tokens on {}", device.name());
-                }
+        for (sampler, len) in [(Sampler::default(), 1), (warm, 33)] {
+            let of = |strategy| written(&*model, &device, strategy, len, &sampler);
+            let standard = of(PipelineStrategy::Standard);
+            for strategy in PipelineStrategy::ALL {
+                assert_eq!(of(strategy), standard, "{strategy} behind {len} tokens on {}", device.name());
             }
         }
     }
