@@ -151,7 +151,8 @@ fn what_a_poisoned_request_leaves_in_its_pages_harms_nobody() {
         let table = Weights::open(FILE, &device).unwrap().any("token_embd.weight").unwrap().cast(DType::F32).unwrap();
         let options = EngineOptions { rows: 1, context: Some(256), chunk: Some(64), itl_budget: LONG, ..Default::default() };
         let engine = Engine::start(Box::new(Poisoned { inner, table }) as Box<dyn Model>, &device, options).unwrap();
-        for len in [20, 63, 70] {
+        let lens = if device.is_cpu() { &[20, 63, 70][..] } else { &[63] };
+        for &len in lens {
             let plain = Request { logprobs: Some(0), ..Request::new(&prompt(len, 5), 4) };
             let ask = |name: &str| scored(engine.submit(Request { cache_name: name.into(), ..plain.clone() }).unwrap());
             let before = ask(&format!("before {len}"));
