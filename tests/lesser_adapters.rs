@@ -96,7 +96,7 @@ fn work(device: &Device) -> TensorResult<Results> {
         let mut sampler = Sampler::default();
         let mut generation = session.generate(logits, &mut sampler)?;
         let mut written = Vec::new();
-        while written.len() < 24 {
+        while written.len() < 8 {
             written.extend(generation.token()?.map(|t| t as f32));
         }
         if dtype == DType::F32 {
