@@ -316,7 +316,16 @@ fn the_budget_of_prompt_steps_bounds_their_size() {
     let steps = |budget: &str| {
         let server = Server::start(&["--ctx", "256", "--itl-budget", budget]);
         server.complete(&json!({ "prompt": "a".repeat(200), "max_tokens": 1 }));
-        server.metric("tl_read_steps_total")
+        // A step is counted when its answer is on its way already.
+        let mut seen = server.metric("tl_read_steps_total");
+        loop {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            let now = server.metric("tl_read_steps_total");
+            if now == seen {
+                return now;
+            }
+            seen = now;
+        }
     };
     // The smallest shape has 16 tokens, the largest 64.
     assert_eq!((steps("0"), steps("1000000")), (13.0, 4.0));
