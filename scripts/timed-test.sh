@@ -22,7 +22,7 @@ if [ -n "${TL_LAVAPIPE:-}" ] && [ "$(uname -m)" = x86_64 ] && ! grep -qsw avx512
     export GALLIVM_PERF=nopt
     if [ -z "${TL_SLOW_GPU:-}" ]; then
         case ${1##*/} in
-            lesser_adapters-* | memory-* | optimizers-* | seeds-* | serving-* | strategies-* | training-* | training_run-* | tuning-*)
+            bench-* | lesser_adapters-* | memory-* | optimizers-* | seeds-* | serving-* | strategies-* | training-* | training_run-* | tuning-*)
                 echo "not on the software GPU, since this processor has no AVX-512: ${1##*/}"
                 export TL_TEST_DEVICE=cpu
                 ;;
