@@ -47,14 +47,7 @@ if [ -z "$chromium" ]; then
     unset LD_LIBRARY_PATH
 fi
 
-work=$(mktemp -d)
-processes=()
-cleanup() {
-    kill "${processes[@]}" 2>/dev/null || true
-    wait "${processes[@]}" 2>/dev/null || true
-    rm -rf "$work"
-}
-trap cleanup EXIT
+. scripts/scratch.sh
 
 # Fonts of this machine, and those that came with Chromium where it has none.
 cat >"$work/fonts.conf" <<CONF

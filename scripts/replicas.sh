@@ -16,14 +16,7 @@ if [ ! -x "$nginx" ]; then
     rm -rf "$root" && mv "$root.tmp/root" "$root" && rm -rf "$root.tmp"
 fi
 
-work=$(mktemp -d)
-processes=()
-cleanup() {
-    kill "${processes[@]}" 2>/dev/null || true
-    wait "${processes[@]}" 2>/dev/null || true
-    rm -rf "$work"
-}
-trap cleanup EXIT
+. scripts/scratch.sh
 
 # A replica; its port is the last word of its line.
 replica() {

@@ -55,7 +55,7 @@ pub fn embed(args: &EmbedArgs, path: &Path, global: Global) -> Result<(), Failur
     }
     let (dtype, mut device) = (args.model.dtype()?, args.model.device()?);
     if !is_for(&model::open(path, &Device::cpu())?).map_err(|e| unreadable(path, e))? {
-        let message = "--image: it is no tower for images; ViT, DINOv2, SigLIP and CLIP are";
+        let message = "--image: it is not an image tower; ViT, DINOv2, SigLIP and CLIP are";
         return Err(Failure::Error(format!("{}: {message}", path.display())));
     }
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };

@@ -253,12 +253,12 @@ fn images_that_cannot_be_read_are_named() {
     run(&[folder.0.join("config.json").to_str().unwrap()], 1, "config.json: neither PNG nor JPEG");
     run(&["missing.png"], 1, "missing.png");
     run(&[&picture("four-inks.jpg")], 1, "four-inks.jpg: a JPEG file of four inks");
-    // This tower pools nothing by itself; texts are for others.
+    // This tower has no pooled vector, and reads no texts.
     check(&["embed", "-m", folder.path(), "--image", &good], 2, "--pooling cls or mean");
     check(&["embed", "-m", folder.path(), "w5"], 2, "give image files with --image");
     check(&["embed", "-m", folder.path(), "--image", &good, "--prompt", "w5"], 2, "--prompt");
     let texts = Folder::new("bert-odd", "no-tower");
-    check(&["embed", "-m", texts.path(), "--image", &good], 1, "it is no tower for images");
+    check(&["embed", "-m", texts.path(), "--image", &good], 1, "it is not an image tower");
     folder.write("preprocessor_config.json", &json!({ "image_processor_type": "ViTImageProcessor", "do_sharpen": true }));
     run(&[&good], 1, "preprocessor_config.json: `do_sharpen` is true");
     std::fs::remove_file(folder.0.join("preprocessor_config.json")).unwrap();

@@ -73,7 +73,7 @@ fn processors_equal_those_of_transformers() {
         let what = format!("case {n}, {case}");
         let image = RgbImage::open(root().join(case["image"].as_str().unwrap())).unwrap();
         let processor = of_config("equal", &case["config"].to_string()).unwrap_or_else(|e| panic!("{what}: {e}"));
-        // A batch of two is each by itself.
+        // Each image of a batch is processed alone.
         let pixels = processor.pixels(&[image.clone(), image], &Device::cpu()).unwrap_or_else(|e| panic!("{what}: {e}"));
         let (shape, want) = values(&file, &format!("case.{n}"));
         assert_eq!(pixels.dims(), [&[2], &shape[..]].concat(), "{what}");
