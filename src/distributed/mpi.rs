@@ -334,7 +334,6 @@ struct Running {
     all: Exchanged,
     _counts: Counts,
     request: Handle,
-    bytes: usize,
     thread: Option<JoinHandle<TensorResult<()>>>,
     over: bool,
 }
@@ -346,7 +345,7 @@ impl Running {
         }
         match self.thread.take() {
             Some(thread) => thread.join().unwrap_or_else(|_| Err(TensorError::Rank(format!("the thread of {EXCHANGE} panicked")))),
-            None => self.world.finish(EXCHANGE, self.request, self.bytes, SPIN),
+            None => self.world.finish(EXCHANGE, self.request, size_of_val(&self.all.received[..]), SPIN),
         }
     }
 }
@@ -396,7 +395,7 @@ impl Transport for Mpi {
         // Where no thread is to be had, whoever waits asks for the end.
         let ask = move || world.finish(EXCHANGE, request, bytes, Duration::ZERO);
         let thread = std::thread::Builder::new().name("tl-exchange".into()).spawn(ask).ok();
-        Ok(Box::new(Running { world: self.0.clone(), all, _counts: counts, request, bytes, thread, over: false }))
+        Ok(Box::new(Running { world: self.0.clone(), all, _counts: counts, request, thread, over: false }))
     }
 
     fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {
