@@ -117,7 +117,7 @@ impl SelfTestReport {
     ///
     /// ```
     /// use tensorlogic::measure::SelfTestReport;
-    /// let report = SelfTestReport { device: "cpu".into(), rows: vec![], bench: vec![], kernels: (3, 0.5), seconds: 2.0 };
+    /// let report = SelfTestReport { device: "cpu".into(), rows: vec![], bench: vec![], kernels: (3, 0.5), refused: vec![], seconds: 2.0 };
     /// let mut json = report.to_json();
     /// assert_eq!(SelfTestReport::from_json(&json)?, report);
     /// json["seconds"].take();
