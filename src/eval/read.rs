@@ -118,6 +118,7 @@ impl Tensor {
             DType::F32 => self.to_vec_of::<f32>(),
             DType::F64 => Ok(self.to_vec_of::<f64>()?.into_iter().map(|v| v as f32).collect()),
             DType::I64 => Ok(self.to_vec_of::<i64>()?.into_iter().map(|v| v as f32).collect()),
+            DType::U64 => Ok(self.to_vec_of::<u64>()?.into_iter().map(|v| v as f32).collect()),
             _ => self.cast(DType::F32)?.to_vec_of::<f32>(),
         }
     }
@@ -253,6 +254,7 @@ impl Tensor {
         Ok(match self.dtype() {
             DType::F64 => self.to_vec_of::<f64>()?[0],
             DType::I64 => self.to_vec_of::<i64>()?[0] as f64,
+            DType::U64 => self.to_vec_of::<u64>()?[0] as f64,
             DType::I32 => self.to_vec_of::<i32>()?[0] as f64,
             DType::U32 => self.to_vec_of::<u32>()?[0] as f64,
             _ => self.to_vec()?[0] as f64,
