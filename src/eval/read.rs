@@ -57,10 +57,15 @@ impl Download {
             let at = Location::caller();
             return Err(TensorError::dtype("wait", at, format!("the tensor is {}, not {}", self.dtype, T::DTYPE)));
         }
-        let bytes = (self.pending.wait)()?;
+        let bytes = self.bytes()?;
         let mut out = vec![T::zeroed(); bytes.len() / size_of::<T>()];
         bytemuck::cast_slice_mut(&mut out).copy_from_slice(&bytes);
         Ok(out)
+    }
+
+    /// Waits and returns the elements' bytes.
+    pub(crate) fn bytes(self) -> TensorResult<Vec<u8>> {
+        (self.pending.wait)()
     }
 }
 
