@@ -165,7 +165,12 @@ fn fits(lane: &SliceMut<'_>, dtype: crate::dtype::DType) -> bool {
     use crate::dtype::DType::*;
     matches!(
         (lane, dtype.compute()),
-        (SliceMut::F32(_), F32) | (SliceMut::F64(_), F64) | (SliceMut::I32(_), I32) | (SliceMut::U32(_), U32) | (SliceMut::I64(_), I64) | (SliceMut::U64(_), U64)
+        (SliceMut::F32(_), F32)
+            | (SliceMut::F64(_), F64)
+            | (SliceMut::I32(_), I32)
+            | (SliceMut::U32(_), U32)
+            | (SliceMut::I64(_), I64)
+            | (SliceMut::U64(_), U64)
     )
 }
 

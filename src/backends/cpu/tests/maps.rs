@@ -50,7 +50,8 @@ fn unary_primitives_match_f64() {
             }
         }
         for dtype in INTEGERS.into_iter().filter(|_| u.takes_int()) {
-            let x = operand(dtype, &[7, 11], "contiguous", &mut noise, if matches!(dtype, U64 | U32 | U16 | U8) { 0.0 } else { -128.0 }, 127.0);
+            let x =
+                operand(dtype, &[7, 11], "contiguous", &mut noise, if matches!(dtype, U64 | U32 | U16 | U8) { 0.0 } else { -128.0 }, 127.0);
             let out = u.result(dtype);
             let got = map(program(Prim::Unary(u), 1, dtype, out), &[&x], out, &[]);
             let want: Vec<f64> = x.values.iter().map(|&v| round(out, unary(u, v))).collect();
@@ -98,7 +99,14 @@ fn casts_round_and_saturate() {
     let all = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, I16, U16, U64];
     let mut noise = Noise(3);
     for from in all {
-        let x = operand(from, &[9, 119], "contiguous", &mut noise, if matches!(from, U64 | U32 | U16 | U8 | Bool) { 0.0 } else { -300.0 }, 300.0);
+        let x = operand(
+            from,
+            &[9, 119],
+            "contiguous",
+            &mut noise,
+            if matches!(from, U64 | U32 | U16 | U8 | Bool) { 0.0 } else { -300.0 },
+            300.0,
+        );
         for to in all {
             let got = map(program(Prim::Cast, 1, from, to), &[&x], to, &[]);
             let cast = |v: f64| match to {
