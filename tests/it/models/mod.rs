@@ -6,7 +6,6 @@ mod concurrent;
 mod configurations;
 mod convert;
 mod encoders;
-mod every_key;
 mod experts;
 mod gguf_layouts;
 #[cfg(feature = "images")]
