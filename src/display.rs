@@ -44,6 +44,7 @@ fn render(t: &Tensor) -> TensorResult<String> {
     let values: Vec<f64> = match t.dtype() {
         DType::F64 => shown.to_vec_of::<f64>()?,
         DType::I64 => shown.to_vec_of::<i64>()?.into_iter().map(|v| v as f64).collect(),
+        DType::U64 => shown.to_vec_of::<u64>()?.into_iter().map(|v| v as f64).collect(),
         DType::I32 => shown.to_vec_of::<i32>()?.into_iter().map(|v| v as f64).collect(),
         DType::U32 => shown.to_vec_of::<u32>()?.into_iter().map(|v| v as f64).collect(),
         _ => shown.to_vec()?.into_iter().map(|v| v as f64).collect(),

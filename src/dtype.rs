@@ -7,7 +7,7 @@ use std::fmt;
 /// The type of a tensor's elements.
 ///
 /// f16 and bf16 are storage: all arithmetic on them is done in f32 and rounded at the store.
-/// f64 and i64 exist on the CPU. The block formats are GGML's (`Q4_0` to `IQ1_M`), and those that weights of other libraries are stored in here; tensors of them are weights: matmul, gather
+/// f64, i64, i16, u16 and u64 exist on the CPU. The block formats are GGML's (`Q4_0` to `IQ1_M`), and those that weights of other libraries are stored in here; tensors of them are weights: matmul, gather
 /// and cast read them, nothing writes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -33,6 +33,12 @@ pub enum DType {
     Bool,
     /// Signed 64-bit integer, CPU only.
     I64,
+    /// Signed 16-bit integer, CPU only.
+    I16,
+    /// Unsigned 16-bit integer, CPU only.
+    U16,
+    /// Unsigned 64-bit integer, CPU only.
+    U64,
     /// 32 values: f16 scale, 4-bit quants.
     Q4_0,
     /// 32 values: f16 scale and minimum, 4-bit quants.
@@ -104,14 +110,14 @@ use DType::*;
 
 impl DType {
     /// The plain dtypes.
-    const PLAIN: [DType; 10] = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64];
+    const PLAIN: [DType; 13] = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, I16, U16, U64];
     /// The block formats, in the order of [`FORMATS`].
     pub const BLOCKS: [DType; FORMATS.len()] = [
         Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, TQ1_0, TQ2_0, IQ2_XXS, IQ2_XS,
         IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M, F8_E4M3, A2, A3, A4, A5, A6, A8, Z4, Z8,
     ];
     /// Every dtype, plain ones first.
-    pub const ALL: [DType; 10 + FORMATS.len()] = joined(&Self::PLAIN, &Self::BLOCKS);
+    pub const ALL: [DType; Self::PLAIN.len() + FORMATS.len()] = joined(&Self::PLAIN, &Self::BLOCKS);
     /// The dtypes of weight matrices: three plain ones, and every block format.
     pub const WEIGHTS: [DType; 3 + FORMATS.len()] = joined(&[F32, F16, BF16], &Self::BLOCKS);
 
@@ -149,6 +155,9 @@ impl DType {
             U8 => "u8",
             Bool => "bool",
             I64 => "i64",
+            I16 => "i16",
+            U16 => "u16",
+            U64 => "u64",
             _ => match self.format() {
                 Some(format) => format.name,
                 None => "",
@@ -167,9 +176,9 @@ impl DType {
     /// Bytes of one block; of one element for plain types.
     pub const fn block_bytes(self) -> usize {
         match self {
-            F64 | I64 => 8,
+            F64 | I64 | U64 => 8,
             F32 | I32 | U32 => 4,
-            F16 | BF16 => 2,
+            F16 | BF16 | I16 | U16 => 2,
             I8 | U8 | Bool => 1,
             _ => match self.format() {
                 Some(format) => format.bytes(),
@@ -188,14 +197,14 @@ impl DType {
     }
     /// Whether values are integers; bool is not.
     pub const fn is_int(self) -> bool {
-        matches!(self, I32 | U32 | I8 | U8 | I64)
+        matches!(self, I32 | U32 | I8 | U8 | I64 | I16 | U16 | U64)
     }
 
     /// The type a program computes in for values of this dtype: f16, bf16 and blocks in f32, small integers in i32, bool in u32.
     pub const fn compute(self) -> DType {
         match self {
             F16 | BF16 => F32,
-            I8 | U8 => I32,
+            I8 | U8 | I16 | U16 => I32,
             Bool => U32,
             d if d.is_block() => F32,
             d => d,
@@ -210,11 +219,11 @@ impl DType {
         (count / self.block()).checked_mul(self.block_bytes())
     }
 
-    /// The dtype that a binary op on the two computes in, as PyTorch promotes: bool < u8, i8 < i32, u32 < i64 < f16, bf16 < f32 < f64;
-    /// f16 with bf16 gives f32, u8 with i8 gives i32, i32 with u32 gives i64.
+    /// The dtype that a binary op on the two computes in, as PyTorch promotes: bool < u8, i8 < i16, u16 < i32, u32 < i64, u64 < f16, bf16 < f32 < f64;
+    /// f16 with bf16 gives f32, u8 with i8 gives i32, i32 with u32 gives i64. A signed type with an unsigned one of its size or larger gives the next larger signed type.
     ///
     /// # Errors
-    /// [`TensorError::Unsupported`] where the two differ and one is a block format.
+    /// [`TensorError::Unsupported`] where the two differ and one is a block format, or where no integer type holds the values of both: u64 and a signed type.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -227,12 +236,13 @@ impl DType {
             match d {
                 Bool => 0,
                 U8 | I8 => 1,
-                I32 | U32 => 2,
-                I64 => 3,
-                F16 | BF16 => 4,
-                F32 => 5,
-                F64 => 6,
-                _ => 7,
+                I16 | U16 => 2,
+                I32 | U32 => 3,
+                I64 | U64 => 4,
+                F16 | BF16 => 5,
+                F32 => 6,
+                F64 => 7,
+                _ => 8,
             }
         }
         if self == other {
@@ -246,7 +256,11 @@ impl DType {
             (U8, I8) | (I8, U8) => I32,
             (F16, BF16) | (BF16, F16) => F32,
             (I32, U32) | (U32, I32) => I64,
-            (I8, U32) => I64,
+            (I8 | I16, U32) => I64,
+            (I8, U16) | (I16, U16) | (U16, I16) => I32,
+            (I8 | I16 | I32 | I64, U64) | (U64, I64) => {
+                return Err(TensorError::Unsupported(format!("arithmetic between {self} and {other}; cast one of them")));
+            }
             _ => high,
         })
     }
@@ -287,4 +301,17 @@ pub trait Element: bytemuck::Pod + Send + Sync {
 macro_rules! element {
     ($($t:ty = $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = $d; })* };
 }
-element!(f32 = F32, f64 = F64, half::f16 = F16, half::bf16 = BF16, i32 = I32, u32 = U32, i8 = I8, u8 = U8, i64 = I64);
+element!(
+    f32 = F32,
+    f64 = F64,
+    half::f16 = F16,
+    half::bf16 = BF16,
+    i32 = I32,
+    u32 = U32,
+    i8 = I8,
+    u8 = U8,
+    i64 = I64,
+    i16 = I16,
+    u16 = U16,
+    u64 = U64
+);

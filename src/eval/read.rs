@@ -57,10 +57,15 @@ impl Download {
             let at = Location::caller();
             return Err(TensorError::dtype("wait", at, format!("the tensor is {}, not {}", self.dtype, T::DTYPE)));
         }
-        let bytes = (self.pending.wait)()?;
+        let bytes = self.bytes()?;
         let mut out = vec![T::zeroed(); bytes.len() / size_of::<T>()];
         bytemuck::cast_slice_mut(&mut out).copy_from_slice(&bytes);
         Ok(out)
+    }
+
+    /// Waits and returns the elements' bytes.
+    pub(crate) fn bytes(self) -> TensorResult<Vec<u8>> {
+        (self.pending.wait)()
     }
 }
 
@@ -118,6 +123,7 @@ impl Tensor {
             DType::F32 => self.to_vec_of::<f32>(),
             DType::F64 => Ok(self.to_vec_of::<f64>()?.into_iter().map(|v| v as f32).collect()),
             DType::I64 => Ok(self.to_vec_of::<i64>()?.into_iter().map(|v| v as f32).collect()),
+            DType::U64 => Ok(self.to_vec_of::<u64>()?.into_iter().map(|v| v as f32).collect()),
             _ => self.cast(DType::F32)?.to_vec_of::<f32>(),
         }
     }
@@ -253,6 +259,7 @@ impl Tensor {
         Ok(match self.dtype() {
             DType::F64 => self.to_vec_of::<f64>()?[0],
             DType::I64 => self.to_vec_of::<i64>()?[0] as f64,
+            DType::U64 => self.to_vec_of::<u64>()?[0] as f64,
             DType::I32 => self.to_vec_of::<i32>()?[0] as f64,
             DType::U32 => self.to_vec_of::<u32>()?[0] as f64,
             _ => self.to_vec()?[0] as f64,

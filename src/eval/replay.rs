@@ -25,8 +25,10 @@ struct RecordedPlan {
     params: Vec<f64>,
     growth: Vec<f64>,
     bound: Vec<Buffer>,
-    /// Which of them is the result of the evaluation before.
+    /// Which of them is what the evaluation is fed: in a chain, the result of the one before.
     fed: usize,
+    /// The result's.
+    meta: Meta,
 }
 
 impl Replay {
@@ -43,7 +45,8 @@ impl Replay {
         let single = compiled.plan.outputs.len() == 1 && compiled.kept.iter().any(|(_, b)| b[..] == [Buf::Output(0)]);
         if let ([fed], true, Some(growth)) = (&places[..], single, self.growth(&compiled, &params)) {
             events::replay_recorded(compiled.plan.steps.len());
-            self.known = Some(RecordedPlan { compiled, params, growth, bound, fed: *fed });
+            let meta = Meta { dtype: result.dtype(), shape: *result.shape() };
+            self.known = Some(RecordedPlan { compiled, params, growth, bound, fed: *fed, meta });
             self.seen.clear();
             return Ok(download);
         }
@@ -69,7 +72,7 @@ impl Replay {
         compiled.growth.get().cloned()
     }
 
-    /// The next `count` evaluations, the first of them on `fed`: the last one's result, and all results on their way to the host. `None`
+    /// The next `count` evaluations, the first of them on `fed`, others on the result before, which then has the shape and dtype of `fed`: the last one's result, and all results on their way to the host. `None`
     /// while it is not known what they are.
     #[track_caller]
     pub fn replay(&mut self, fed: &Tensor, count: usize) -> TensorResult<Option<(Tensor, Download)>> {
@@ -104,11 +107,11 @@ impl Replay {
             e.history.look(&e.stats, &device);
             outputs
         };
-        let bytes = fed.dtype().bytes(fed.numel()).unwrap_or(0);
+        let meta = k.meta;
+        let bytes = meta.dtype.bytes(meta.shape.count()).unwrap_or(0);
         let parts: Vec<_> = outputs.iter().map(|out| (out, 0, bytes)).collect();
-        let download = Download { pending: backend.start_reads(&parts)?, dtype: fed.dtype() };
+        let download = Download { pending: backend.start_reads(&parts)?, dtype: meta.dtype };
         let Some(last) = outputs.into_iter().next_back() else { return Ok(None) };
-        let meta = Meta { dtype: fed.dtype(), shape: *fed.shape() };
         Ok(Some((Tensor::leaf(&device, meta, last, "replay", at), download)))
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn bad(message: impl Into<String>) -> TensorError {
     TensorError::format("safetensors", message)
 }
 
-/// The format's types; of those without a dtype here, I16, U16 and U64 are read as wider ones, the others can be listed.
+/// The format's types; those without a dtype here can be listed.
 static TYPES: [StoredType; 23] = [
     ours("F64", DType::F64),
     ours("F32", DType::F32),
@@ -40,9 +40,9 @@ static TYPES: [StoredType; 23] = [
     ours("I8", DType::I8),
     ours("U8", DType::U8),
     ours("BOOL", DType::Bool),
-    other("I16", 1, 2),
-    other("U16", 1, 2),
-    other("U64", 1, 8),
+    ours("I16", DType::I16),
+    ours("U16", DType::U16),
+    ours("U64", DType::U64),
     other("C64", 1, 8),
     other("F8_E4M3", 1, 1),
     other("F8_E4M3FNUZ", 1, 1),
@@ -159,10 +159,10 @@ impl SafeTensors {
         self.files.get(info.file as usize)
     }
 
-    /// Reads the tensor of this name to a device. I16 and U16 are read as i32, U64 as i64.
+    /// Reads the tensor of this name to a device. Where the device lacks i16, u16 and u64, they are read as i32, i32 and i64.
     ///
     /// # Errors
-    /// Those of [`SafeTensors::tensor`]; [`TensorError::Value`] where a U64 does not fit i64, [`TensorError::Io`] where the file was changed since it
+    /// Those of [`SafeTensors::tensor`]; [`TensorError::Value`] where a U64 does not fit i64 and the device lacks u64, [`TensorError::Io`] where the file was changed since it
     /// was opened; those of [`Tensor::from_bytes`].
     ///
     /// ```
@@ -172,7 +172,7 @@ impl SafeTensors {
     /// let header = br#"{"a":{"dtype":"U16","shape":[2],"data_offsets":[0,4]}}"#;
     /// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[1, 0, 255, 255]].concat();
     /// let a = SafeTensors::from_bytes(file)?.load("a", &Device::cpu())?;
-    /// assert_eq!((a.dtype(), a.to_vec_of::<i32>()?), (DType::I32, vec![1, 65_535]));
+    /// assert_eq!((a.dtype(), a.to_vec_of::<u16>()?), (DType::U16, vec![1, 65_535]));
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn load(&self, name: &str, device: &Device) -> TensorResult<Tensor> {
@@ -183,7 +183,7 @@ impl SafeTensors {
         let outside = || bad(format!("tensor `{}` is outside its file", clip(name)));
         let data = self.data_of(info).ok_or_else(outside)?;
         data.check()?;
-        if let Some((dtype, bytes)) = widened(info, self.bytes_of(info))? {
+        if let Some((dtype, bytes)) = widened(info, self.bytes_of(info), device)? {
             return Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, &info.shape, device);
         }
         let shared: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = data.clone();

@@ -4,7 +4,7 @@
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::eval_all;
+use crate::eval::{Replay, eval_all};
 use crate::models::ModelShape;
 use crate::models::paged::PagedCache;
 use crate::tensor::Tensor;
@@ -68,6 +68,15 @@ pub struct KvCache {
     snapshots: Vec<Snapshot>,
     /// The pages that hold keys and values instead.
     pages: Option<PagedCache>,
+    /// The steps of a model's parts, where its layers are distributed. They hold the memory of the cache.
+    steps: Vec<PartStep>,
+}
+
+/// The step of a part of a model that reads one position of each sequence, and the length of the cache at which it can run again.
+#[derive(Default)]
+struct PartStep {
+    replay: Replay,
+    next: Option<usize>,
 }
 
 /// Where a cache is: which one, for how many sequences, with how much room, how many positions are valid, and up to where states were kept last.
@@ -148,6 +157,7 @@ impl KvCache {
             lent: Vec::new(),
             snapshots: Vec::new(),
             pages: None,
+            steps: Vec::new(),
         };
         cache.keep_states();
         Ok(cache)
@@ -166,6 +176,7 @@ impl KvCache {
             lent: Vec::new(),
             snapshots: Vec::new(),
             pages: None,
+            steps: Vec::new(),
         }
     }
 
@@ -236,6 +247,7 @@ impl KvCache {
         if len >= self.len {
             return;
         }
+        self.forget_steps();
         if self.has_states() {
             self.snapshots.retain(|s| s.len <= len);
         }
@@ -281,9 +293,43 @@ impl KvCache {
         if !self.has_states() {
             return;
         }
+        // They would overwrite what is kept.
+        self.forget_steps();
         self.snapshots.truncate(1);
         let states = self.parts.iter().zip(&mut self.layers).flat_map(states_of).map(|t| t.clone()).collect();
         self.snapshots.push(Snapshot { len: self.len, states });
+    }
+
+    /// The bytes of what a part of the model computes of the next position from `fed`, which is stored: by `compute`, or by the step that was recorded where the
+    /// positions before were read in this way too.
+    pub(crate) fn step(
+        &mut self,
+        part: usize,
+        fed: &Tensor,
+        compute: impl FnOnce(&mut KvCache) -> TensorResult<Tensor>,
+    ) -> TensorResult<Vec<u8>> {
+        if self.steps.len() <= part {
+            self.steps.resize_with(part + 1, PartStep::default);
+        }
+        let PartStep { mut replay, next } = std::mem::take(&mut self.steps[part]);
+        if next != Some(self.len) {
+            replay = Replay::default();
+        }
+        let download = match replay.replay(fed, 1)? {
+            Some((_, download)) => download,
+            None => {
+                let result = compute(self)?;
+                replay.record(fed, &result)?
+            }
+        };
+        let bytes = download.bytes()?;
+        self.steps[part] = PartStep { replay, next: Some(self.len + 1) };
+        Ok(bytes)
+    }
+
+    /// Lets go of recorded steps, so that the cache's memory can be written in place by what comes.
+    pub(crate) fn forget_steps(&mut self) {
+        self.steps.clear();
     }
 
     /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.

@@ -70,6 +70,14 @@ impl<'a> Pass<'a> {
         self.text.unwrap_or(end)
     }
 
+    /// For models: the tokens, where there is one for each sequence behind the first `len` of its text and the pass asks for nothing else.
+    pub(crate) fn next_tokens(&self, len: usize) -> Option<&'a Tensor> {
+        let PassSource::Tokens(ids) = self.source else { return None };
+        let plain = self.positions.is_none() && self.mask.is_none() && self.kept.is_none() && !self.checkpointing;
+        let one = matches!(ids.dims(), [1] | [_, 1]) && self.text_length(len + 1) == len + 1;
+        (plain && one).then_some(ids)
+    }
+
     /// For models: whether that was asked for.
     pub fn checkpoints(&self) -> bool {
         self.checkpointing

@@ -307,6 +307,35 @@ impl Order {
     }
 }
 
+/// The residual stream `[B,T,width]` on a device, from its bytes.
+fn residual(bytes: Vec<u8>, dtype: DType, sizes: [usize; 3], device: &Device) -> TensorResult<Tensor> {
+    Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, &sizes, device)
+}
+
+impl Staged {
+    /// One position of each sequence: what the parts compute is recorded and run again.
+    fn step(&self, ids: &Tensor, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+        ids.eval()?;
+        let (dtype, sizes) = (self.shape.dtype, [ids.numel(), 1, self.shape.width]);
+        let mut bytes = cache.step(0, ids, |cache| Ok(self.first.begin(pass, cache)?.0))?;
+        match &self.behind {
+            Behind::Devices(parts) => {
+                for (n, (device, part)) in parts.iter().enumerate() {
+                    let x = residual(bytes, dtype, sizes, device)?;
+                    let mut there = pass.beside(None, None);
+                    bytes = cache.step(n + 1, &x, |cache| part.go_on(x.clone(), &mut there, cache))?;
+                }
+            }
+            Behind::Ranks(leader) => {
+                let view = PassView { cache: cache.view(), batch: sizes[0], t: 1, text: cache.len() + 1 };
+                bytes = leader.pass(&bytes, view)?;
+            }
+        }
+        cache.advance(1);
+        residual(bytes, dtype, sizes, &self.home)
+    }
+}
+
 fn send(ranks: &Ranks, to: usize, order: Order, data: &[u8]) -> TensorResult<()> {
     ranks.transport().send(to, &order.to_bytes())?;
     if data.is_empty() { Ok(()) } else { ranks.transport().send(to, data) }
@@ -329,13 +358,12 @@ fn receive(ranks: &Ranks, from: usize, element: usize) -> TensorResult<(Order, V
 
 impl Leader {
     /// Takes the residual stream through the layers of the other ranks.
-    fn pass(&self, x: &Tensor, view: PassView) -> TensorResult<Tensor> {
-        let bytes = x.to_bytes()?;
+    fn pass(&self, bytes: &[u8], view: PassView) -> TensorResult<Vec<u8>> {
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
-        send(&self.ranks, 1, Order::Pass(view), &bytes)?;
+        send(&self.ranks, 1, Order::Pass(view), bytes)?;
         let element = bytes.len() / (view.batch * view.t).max(1);
         match receive(&self.ranks, self.ranks.size() - 1, element)? {
-            (Order::Pass(_), data) => Tensor::from_bytes(Bytes::Owned(Arc::new(data)), x.dtype(), x.dims(), x.device()),
+            (Order::Pass(_), data) => Ok(data),
             (Order::Failed(rank), _) => Err(TensorError::Rank(format!("rank {rank} failed"))),
             (Order::End, _) => Err(TensorError::Internal("a rank ended before rank 0".into())),
         }
@@ -392,13 +420,19 @@ pub fn follow(weights: TensorResult<&Weights>, ranks: &Ranks) -> TensorResult<()
                 continue;
             }
         };
-        let run = || {
+        let run = || -> TensorResult<Vec<u8>> {
             cache.follow(&view.cache, &shape, device)?;
-            let x = Tensor::from_bytes(Bytes::Owned(Arc::new(data)), dtype, &[view.batch, view.t, shape.width], device)?;
+            let x = residual(data, dtype, [view.batch, view.t, shape.width], device)?;
             let ids = Tensor::zeros(&[view.batch, view.t], DType::I32, device)?;
-            let x = decoder.go_on(x, &mut Pass::tokens(&ids).of_text(view.text), &mut cache)?;
+            let mut pass = Pass::tokens(&ids).of_text(view.text);
+            let bytes = if view.cache.number != 0 && pass.next_tokens(view.cache.len).is_some() {
+                cache.step(0, &x, |cache| decoder.go_on(x.clone(), &mut pass, cache))?
+            } else {
+                cache.forget_steps();
+                decoder.go_on(x, &mut pass, &mut cache)?.to_bytes()?
+            };
             cache.advance(view.t);
-            x.to_bytes()
+            Ok(bytes)
         };
         match run() {
             Ok(bytes) => send(ranks, next, order, &bytes)?,
@@ -420,6 +454,10 @@ impl Model for Staged {
         if cache.pages().is_some() {
             return Err(TensorError::Unsupported("a model whose layers are distributed keeps no pages of keys".into()));
         }
+        if let Some(ids) = pass.next_tokens(cache.len()).filter(|_| cache.view().number != 0) {
+            return self.step(ids, pass, cache);
+        }
+        cache.forget_steps();
         let (mut x, t) = self.first.begin(pass, cache)?;
         match &self.behind {
             Behind::Devices(parts) => {
@@ -437,7 +475,9 @@ impl Model for Staged {
                     return Err(TensorError::Unsupported(m));
                 }
                 let text = pass.text_length(cache.len() + t);
-                x = leader.pass(&x, PassView { cache: cache.view(), batch: x.dims()[0], t, text })?;
+                let &[batch, _, width] = x.dims() else { return Err(TensorError::Internal("a residual stream without a batch".into())) };
+                let view = PassView { cache: cache.view(), batch, t, text };
+                x = residual(leader.pass(&x.to_bytes()?, view)?, x.dtype(), [batch, t, width], &self.home)?;
             }
         }
         cache.advance(t);

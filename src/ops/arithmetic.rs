@@ -30,8 +30,12 @@ impl Tensor {
         let (low, high) = match self.dtype() {
             DType::U8 => (0.0, 255.0),
             DType::I8 => (-128.0, 127.0),
+            DType::U16 => (0.0, 65_535.0),
+            DType::I16 => (-32_768.0, 32_767.0),
             DType::U32 => (0.0, f64::from(u32::MAX)),
             DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+            // A literal, since as an integer it would be an i64.
+            DType::U64 if v.fract() == 0.0 || v.is_infinite() => return Rhs::Lit(v.clamp(0.0, u64::MAX as f64)),
             _ => return self.number(v),
         };
         self.number(v.clamp(low, high))

@@ -287,8 +287,9 @@ impl Tensor {
             let (x, lone) = self.batched("max_pool", kernel.len())?;
             let axes = axes("max_pool", &x.dims()[2..], kernel, Some(kernel), options, at)?;
             let lowest = match x.dtype() {
-                DType::U8 | DType::U32 | DType::Bool => 0.0,
+                DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::Bool => 0.0,
                 DType::I8 => i8::MIN as f64,
+                DType::I16 => i16::MIN as f64,
                 DType::I32 => i32::MIN as f64,
                 DType::I64 => i64::MIN as f64,
                 _ => f64::NEG_INFINITY,

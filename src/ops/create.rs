@@ -90,6 +90,7 @@ impl Tensor {
         let whole = start.fract() == 0.0 && step.fract() == 0.0;
         let work = match dtype {
             DType::F64 | DType::I64 | DType::F32 | DType::I32 => dtype,
+            DType::U64 if whole => DType::I64,
             _ if whole => DType::I32,
             _ => DType::F32,
         };
@@ -220,10 +221,14 @@ impl Tensor {
             return Ok(self.clone());
         }
         let at = Location::caller();
-        if self.dtype() == DType::I64 && !device.supports(DType::I64) {
-            let wide = self.to_vec_of::<i64>()?;
-            let narrow = wide.iter().map(|&v| i32::try_from(v)).collect::<Result<Vec<i32>, _>>();
-            let narrow = narrow.map_err(|_| crate::error::TensorError::dtype("to_device", at, "an i64 value does not fit i32"))?;
+        if self.dtype().is_int() && !device.supports(self.dtype()) {
+            let narrow: Option<Vec<i32>> = match self.dtype() {
+                DType::I64 => self.to_vec_of::<i64>()?.iter().map(|&v| i32::try_from(v).ok()).collect(),
+                DType::U64 => self.to_vec_of::<u64>()?.iter().map(|&v| i32::try_from(v).ok()).collect(),
+                _ => Some(self.cast(DType::I32)?.to_vec_of::<i32>()?),
+            };
+            let m = || format!("{} has no {}, and a value does not fit i32", device.name(), self.dtype());
+            let narrow = narrow.ok_or_else(|| crate::error::TensorError::dtype("to_device", at, m()))?;
             return Tensor::from_vec(narrow, self.dims(), device);
         }
         device.require(self.dtype())?;

@@ -117,7 +117,7 @@ impl Tensor {
         let whole = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
         let (work, result) = match self.stored() {
             DType::F16 | DType::BF16 => (DType::F32, self.stored()),
-            t if t.is_float() => (t, t),
+            t if t.is_float() || t == DType::U64 => (t, t),
             _ => (whole, whole),
         };
         let mut x = self.cast(work)?;

@@ -49,7 +49,7 @@ macro_rules! values {
         }
     };
 }
-values!(f32, half::f16, half::bf16, i32, u32, i8, u8, i64);
+values!(f32, half::f16, half::bf16, i32, u32, i8, u8, i64, i16, u16, u64);
 
 impl Value for bool {
     type Stored = u8;

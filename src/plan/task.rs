@@ -8,12 +8,14 @@ pub enum SliceMut<'a> {
     F32(&'a mut [f32]),
     /// f64.
     F64(&'a mut [f64]),
-    /// i32, i8, u8.
+    /// i32, i16, u16, i8, u8.
     I32(&'a mut [i32]),
     /// u32 and bool.
     U32(&'a mut [u32]),
     /// i64.
     I64(&'a mut [i64]),
+    /// u64.
+    U64(&'a mut [u64]),
 }
 
 /// Rust types that programs compute in.
@@ -26,7 +28,7 @@ macro_rules! value {
     ($($t:ty = $v:ident),*) => { $(impl Value for $t { fn slice_mut(v: &mut [Self]) -> SliceMut<'_> { SliceMut::$v(v) } })* };
 }
 
-value!(f32 = F32, f64 = F64, i32 = I32, u32 = U32, i64 = I64);
+value!(f32 = F32, f64 = F64, i32 = I32, u32 = U32, i64 = I64, u64 = U64);
 
 /// Memory of a plain operand on the CPU.
 #[derive(Clone, Copy)]

@@ -1,91 +1,25 @@
-//! The engine: one thread that owns model and device, takes requests and gives events.
+//! The engine as programs have it: requests in, events out.
 
-use super::adjust::{Adjust, log_probs};
+use super::answer::{Answer, Ticket};
+use super::door::{Door, Message, lock};
 use super::listeners::Listeners;
-use super::lookup::{Lookup, MIN_GAIN};
-use super::pages::PAGE;
-use super::request::{Constraint, Event, FinishReason, Refusal, Request, Sampling, Usage};
-use super::scheduler::{Chunk, Full, HeldBack, Limits, RowId, Scheduler, Submission, Work};
+use super::options::EngineOptions;
+use super::queue::Queue;
+use super::request::{Event, Refusal, Request};
+use super::round::Round;
 use super::stats::EngineStats;
-use super::steps::{Chosen, RowInput, Steps};
+use super::thread::{Common, Core};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::Download;
 use crate::models::Model;
-use crate::models::paged::PagedCache;
-use crate::models::sampler::{NAN_TOKEN, nan_error};
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes of keys and values that an engine takes by default.
-const KV_BYTES: usize = 1 << 30;
-
-/// Output tokens for which there must be room before a request begins.
-const RESERVE: usize = 256;
-
 /// How long a step may take to end where the engine is dropped.
 const LEFT_BEHIND: Duration = Duration::from_secs(60);
-
-/// How an engine is set up.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Requests that are read and written at a time.
-    pub rows: usize,
-    /// Requests that wait at most.
-    pub waiting: usize,
-    /// Bytes of keys and values; 1 GiB by default. It is never less than one request of the whole context needs.
-    pub kv_bytes: usize,
-    /// Tokens of prompt and answer together; by default what the model was made for.
-    pub context: Option<usize>,
-    /// Prompt tokens that one step reads at most; by default 64 on a CPU and 512 on a GPU.
-    pub chunk: Option<usize>,
-    /// How long a step that reads prompts may take, since answers wait for it. Larger shapes than that allows are left out, as measured at the start.
-    pub itl_budget: Duration,
-    /// Whether an answer has the same bits whatever else the engine does: all steps then have one width, `rows`, and read one prompt at a time in chunks
-    /// of one size, and there must be room for a whole answer before it begins.
-    pub deterministic: bool,
-    /// Where prompt and answer repeat themselves, the next tokens are guessed and checked several at a time, if that is expected to be so many times as fast
-    /// as one at a time, by how long both take at the start and by how many guesses were right. With up to four requests at a time, and never with
-    /// [`EngineOptions::deterministic`]; `None`: never. Answers are those without it, but for the last bits of logits.
-    pub lookup: Option<f64>,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        let itl_budget = Duration::from_millis(50);
-        let (context, chunk) = (None, None);
-        EngineOptions {
-            rows: 16,
-            waiting: 1024,
-            kv_bytes: KV_BYTES,
-            context,
-            chunk,
-            itl_budget,
-            deterministic: false,
-            lookup: Some(MIN_GAIN),
-        }
-    }
-}
-
-/// What the engine's thread is told.
-enum Message {
-    Submit(RowId, Box<Request>, Arc<AtomicUsize>, Instant),
-    Cancel(RowId),
-    Stop,
-}
-
-/// Who may submit, with the numbers that are given out.
-struct Door {
-    next: RowId,
-    sender: Sender<Message>,
-}
-
 /// Many requests at once on one model. Dropping it ends all of them.
 ///
 /// ```
@@ -113,62 +47,12 @@ pub struct Engine {
     /// Requests that were taken and have not ended, and how many there may be.
     taken: Arc<AtomicUsize>,
     most: usize,
+    /// Those that wait, how many tokens they may have, and how long they may wait.
+    queue: Arc<Mutex<Queue>>,
+    waiting_tokens: usize,
+    max_wait: Option<Duration>,
     round: Arc<Round>,
     listeners: Listeners,
-}
-
-/// Since when the engine has been in its round: milliseconds behind the start, plus one; 0 while it has nothing to do.
-struct Round {
-    start: Instant,
-    since: AtomicU64,
-    /// Milliseconds of the longest one so far.
-    longest: AtomicU64,
-    /// Whether it was the last one: set before any request hears of it.
-    last: AtomicBool,
-    /// Whether nobody waits for its end any more.
-    given_up: AtomicBool,
-}
-
-impl Round {
-    fn new() -> Round {
-        let zero = || AtomicU64::new(0);
-        let no = || AtomicBool::new(false);
-        Round { start: Instant::now(), since: zero(), longest: zero(), last: no(), given_up: no() }
-    }
-
-    fn begin(&self) {
-        self.since.store(self.start.elapsed().as_millis() as u64 + 1, Relaxed);
-    }
-
-    fn end(&self) {
-        self.longest.fetch_max(self.time().as_millis() as u64, Relaxed);
-        self.since.store(0, Relaxed);
-    }
-
-    fn time(&self) -> Duration {
-        match self.since.load(Relaxed) {
-            0 => Duration::ZERO,
-            since => self.start.elapsed().saturating_sub(Duration::from_millis(since - 1)),
-        }
-    }
-}
-
-/// A request that was taken. Dropping it cancels what is left.
-pub struct Ticket {
-    id: RowId,
-    door: Arc<Mutex<Door>>,
-    cached: Arc<AtomicUsize>,
-}
-
-/// A request that was taken: its events. Dropping it cancels what is left.
-pub struct Answer {
-    ticket: Ticket,
-    events: Receiver<Event>,
-    done: bool,
-}
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -196,14 +80,17 @@ impl Engine {
         let (sender, receiver) = channel();
         let (started, start) = channel();
         let taken = Arc::new(AtomicUsize::new(0));
+        let queue = Arc::new(Mutex::new(Queue::default()));
         let round = Arc::new(Round::new());
         let listeners = Listeners::default();
-        let shared = Common { stats: stats.clone(), taken: taken.clone(), round: round.clone(), listeners: listeners.clone() };
+        let shared =
+            Common { stats: stats.clone(), taken: taken.clone(), queue: queue.clone(), round: round.clone(), listeners: listeners.clone() };
         let device = device.clone();
         let most = options.rows.saturating_add(options.waiting);
+        let (waiting_tokens, max_wait) = (options.waiting_tokens, options.max_wait);
         let run = move || match Core::new(model, &device, &options, shared) {
             Ok(core) => {
-                let _ = started.send(Ok(core.scheduler.longest()));
+                let _ = started.send(Ok(core.longest()));
                 core.run(&receiver);
             }
             Err(e) => drop(started.send(Err(e))),
@@ -212,7 +99,7 @@ impl Engine {
         let thread = thread.map_err(|e| TensorError::State(format!("the engine's thread: {e}")))?;
         let longest = start.recv().map_err(|_| TensorError::State("the engine's thread ended".into()))??;
         let door = Arc::new(Mutex::new(Door { next: 0, sender }));
-        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, round, listeners })
+        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, queue, waiting_tokens, max_wait, round, listeners })
     }
 
     /// Tokens of prompt and answer that one request may have.
@@ -265,7 +152,7 @@ impl Engine {
     /// Takes a request; its events come as the engine goes on.
     ///
     /// # Errors
-    /// [`Refusal`]: the prompt is too long or wrong, or too many requests wait.
+    /// [`Refusal`]: the prompt is too long or wrong, or too many requests wait, or it would wait too long.
     ///
     /// ```
     /// use tensorlogic::models::{self, Weights};
@@ -335,16 +222,29 @@ impl Engine {
         if self.taken.load(Relaxed) >= self.most {
             return Err(Refusal::QueueFull);
         }
+        let now = Instant::now();
+        let tokens = request.prompt.len();
+        let mut queue = lock(&self.queue);
+        if queue.is_full(tokens, self.waiting_tokens) {
+            return Err(Refusal::QueueFull);
+        }
+        let expected = queue.expected_wait(now);
+        if let Some(limit) = self.max_wait.filter(|limit| expected > *limit) {
+            return Err(Refusal::WaitTooLong { expected, limit });
+        }
+        queue.enter(tokens);
+        drop(queue);
         self.taken.fetch_add(1, Relaxed);
         // Numbers and messages are in one order.
         door.next += 1;
         let id = door.next;
         self.listeners.add(id, Box::new(listener));
-        let sent = door.sender.send(Message::Submit(id, Box::new(request), cached.clone(), Instant::now()));
+        let sent = door.sender.send(Message::Submit(id, Box::new(request), cached.clone(), now));
         drop(door);
         // It may have ended since.
         if sent.is_err() || self.round.last.load(Relaxed) {
             self.listeners.remove(id);
+            lock(&self.queue).leave(tokens);
             self.taken.fetch_sub(1, Relaxed);
             return Err(Refusal::Stopped);
         }
@@ -365,696 +265,4 @@ impl Drop for Engine {
         }
         let _ = thread.join();
     }
-}
-
-impl Answer {
-    /// Tokens of the prompt that needed no reading; known from the first token on.
-    pub fn cached(&self) -> usize {
-        self.ticket.cached()
-    }
-
-    /// Waits for the next event; `None` after the last.
-    pub fn next_event(&mut self) -> Option<Event> {
-        if self.done {
-            return None;
-        }
-        let event = self.events.recv().unwrap_or_else(|_| Event::Failed(TensorError::State("the engine has stopped".into())));
-        self.done = matches!(event, Event::Finished(..) | Event::Failed(_));
-        Some(event)
-    }
-
-    /// Waits for the whole answer.
-    ///
-    /// # Errors
-    /// What the answer failed for.
-    ///
-    /// ```
-    /// use tensorlogic::models::{self, Weights};
-    /// use tensorlogic::serving::{Engine, EngineOptions, Request};
-    /// use tensorlogic::Device;
-    ///
-    /// # let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
-    /// # let engine = Engine::start(model, &Device::cpu(), EngineOptions { rows: 1, context: Some(128), ..Default::default() })?;
-    /// let (tokens, usage) = engine.submit(Request::new(&[5, 6, 7], 4))?.wait()?;
-    /// assert_eq!((tokens.len(), usage.prompt, usage.written), (4, 3, 4));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn wait(mut self) -> TensorResult<(Vec<u32>, Usage)> {
-        let mut tokens = Vec::new();
-        while let Some(event) = self.next_event() {
-            match event {
-                Event::Token(token) => tokens.push(token),
-                Event::LogProbs(_) => {}
-                Event::Finished(_, usage) => return Ok((tokens, usage)),
-                Event::Failed(e) => return Err(e),
-            }
-        }
-        Err(TensorError::State("the answer was read already".into()))
-    }
-}
-
-impl Iterator for Answer {
-    type Item = Event;
-
-    fn next(&mut self) -> Option<Event> {
-        self.next_event()
-    }
-}
-
-impl Ticket {
-    /// Tokens of the prompt that needed no reading; known from the first token on.
-    pub fn cached(&self) -> usize {
-        self.cached.load(Relaxed)
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        // The engine knows whether anything is left to cancel.
-        let _ = lock(&self.door).sender.send(Message::Cancel(self.id));
-    }
-}
-
-/// A request that the engine works on.
-struct Live {
-    /// Where others find how much of its prompt was cached.
-    cached: Arc<AtomicUsize>,
-    /// When it was submitted, until its prompt begins to be read.
-    asked: Option<Instant>,
-    sampling: Sampling,
-    adjust: Option<Adjust>,
-    limits: Option<Limited>,
-    logprobs: Option<usize>,
-    ends: Vec<u32>,
-    prompt: usize,
-    written: usize,
-    /// What its text makes one expect, where drafts are checked.
-    lookup: Option<Lookup>,
-}
-
-impl Live {
-    /// Whether several of its tokens can be chosen at once.
-    fn can_be_drafted(&self) -> bool {
-        self.limits.is_none() && self.adjust.is_none() && self.logprobs.is_none()
-    }
-}
-
-/// A step that checks drafts: rows and tokens of each, and how much longer it takes than a step that writes.
-#[derive(Clone, Copy)]
-struct CheckStep {
-    shape: [usize; 2],
-    cost: f64,
-}
-
-/// Rows that are written at once at most where drafts are checked: with more, a step computes as much as it can.
-const CHECKED_ROWS: usize = 4;
-/// The shapes in which drafts are checked.
-const CHECKS: [[usize; 2]; 4] = [[1, 4], [1, 8], [2, 4], [CHECKED_ROWS, 4]];
-
-/// What an answer may consist of, and the tokens that may come next.
-struct Limited {
-    constraint: Box<dyn Constraint>,
-    allowed: Vec<u32>,
-    /// Whether a token came since.
-    stale: bool,
-}
-
-/// What is certain of an answer's next token.
-enum Next {
-    Open,
-    /// There is none.
-    End,
-}
-
-impl Limited {
-    fn new(constraint: Box<dyn Constraint>, vocab: usize) -> Limited {
-        Limited { constraint, allowed: vec![0; vocab.div_ceil(32)], stale: true }
-    }
-
-    /// Finds the tokens that may come next.
-    fn look(&mut self, ends: &[u32]) -> TensorResult<Next> {
-        self.stale = false;
-        self.allowed.fill(0);
-        let may_end = guarded(|| self.constraint.allow(&mut self.allowed))?;
-        if self.allowed.iter().all(|&word| word == 0) {
-            let stuck = || TensorError::Value("the constraint allows no token and no end".into());
-            return if may_end { Ok(Next::End) } else { Err(stuck()) };
-        }
-        for &end in ends {
-            let Some(word) = self.allowed.get_mut(end as usize / 32) else { continue };
-            let bit = 1 << (end % 32);
-            *word = if may_end { *word | bit } else { *word & !bit };
-        }
-        match self.allowed.iter().any(|&word| word != 0) {
-            true => Ok(Next::Open),
-            false => Err(TensorError::Value("the constraint allows nothing but an end where the answer must not end".into())),
-        }
-    }
-
-    fn wrote(&mut self, token: u32) -> TensorResult<()> {
-        self.stale = true;
-        guarded(|| self.constraint.wrote(token))
-    }
-}
-
-/// Runs a request's own code, whose panic is an error.
-fn guarded<T>(run: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(TensorError::Internal("the constraint panicked".into())))
-}
-
-/// Tokens on their way to the host, one for each of these rows; false for one whose prompt goes on.
-struct Flight {
-    rows: Vec<(RowId, bool)>,
-    chosen: Chosen,
-    begun: Instant,
-    /// Whether it reads prompts.
-    reads: bool,
-}
-
-/// What the engine's thread shares with whoever has the engine.
-struct Common {
-    stats: Arc<Mutex<EngineStats>>,
-    /// Requests that were taken and have not ended.
-    taken: Arc<AtomicUsize>,
-    round: Arc<Round>,
-    listeners: Listeners,
-}
-
-/// What the engine's thread has.
-struct Core {
-    steps: Steps,
-    scheduler: Scheduler,
-    /// Steps that check drafts; none where drafts are not used.
-    checks: Vec<CheckStep>,
-    /// How much faster checking must be, as expected.
-    min_gain: f64,
-    live: HashMap<RowId, Live>,
-    flight: VecDeque<Flight>,
-    /// Steps that are submitted before the tokens of one are read.
-    ahead: usize,
-    own: EngineStats,
-    shared: Common,
-    vocab: usize,
-    /// When the last tokens came.
-    arrived: Instant,
-    /// Steps behind which the engine hangs, to try out what is done then.
-    stall: Option<u64>,
-}
-
-impl Core {
-    fn new(model: Arc<dyn Model>, device: &Device, options: &EngineOptions, shared: Common) -> TensorResult<Core> {
-        let shape = model.shape();
-        let possible = model.rereads_beyond().unwrap_or(usize::MAX).min(shape.context);
-        let context = options.context.unwrap_or(possible);
-        if context < 2 || context > possible {
-            return Err(TensorError::Config(format!("a context of {context} tokens; the model supports 2 to {possible}")));
-        }
-        if options.rows == 0 || options.waiting == 0 || options.chunk == Some(0) {
-            return Err(TensorError::Config("an engine needs at least one row, one place to wait and one token a chunk".into()));
-        }
-        let row_pages = context.div_ceil(PAGE);
-        let most = row_pages.saturating_mul(options.rows);
-        let elements = 2 * shape.kv_heads * PAGE * shape.head_dim;
-        let room = (options.kv_bytes / PagedCache::page_bytes(&shape).max(1)).min(u32::MAX as usize / elements.max(1) - 1);
-        let pages = room.max(row_pages).min(most);
-        let (widths, shapes) = shapes(options, device, context);
-        let checks: Vec<[usize; 2]> =
-            CHECKS.into_iter().filter(|&[rows, _]| options.lookup.is_some() && !options.deterministic && rows <= options.rows).collect();
-        let min_gain = options.lookup.unwrap_or(f64::INFINITY);
-        let chosen = widths.iter().copied().chain(shapes.iter().map(|s| s[0])).chain(checks.iter().map(|[r, t]| r * t));
-        let rows = chosen.max().unwrap_or(1);
-        let widest = shapes.iter().chain(&checks).map(|shape| shape[1]).max().unwrap_or(0);
-        let mut steps = Steps::new(model, device, pages + 1, rows, (context + widest).div_ceil(PAGE))?;
-        widths.iter().try_for_each(|&w| steps.prepare_write(w))?;
-        let mut widest = 0;
-        for &shape in &shapes {
-            steps.prepare_read(shape)?;
-            // One shape is there in any case; what comes behind is larger.
-            let time = steps.time_read(shape)?;
-            if widest > 0 && !options.deterministic && time > options.itl_budget {
-                steps.drop_read(shape);
-                continue;
-            }
-            shared.round.longest.fetch_max(time.as_millis() as u64, Relaxed);
-            widest = widest.max(shape[1]);
-        }
-        let mut measured = Vec::new();
-        for shape in checks {
-            steps.prepare_check(shape)?;
-            let cost = steps.time_check(shape)?;
-            // With every token right there must be something to gain.
-            match cost * min_gain < shape[1] as f64 {
-                true => measured.push(CheckStep { shape, cost }),
-                false => steps.drop_check(shape),
-            }
-        }
-        // Chunks of a prompt that goes on behind a prefix are those that it would have without.
-        let chunk = shapes.first().map_or(1, |s| s[1]);
-        let chunk_pages = (1..=chunk).find(|n| (n * PAGE).is_multiple_of(chunk)).unwrap_or(chunk);
-        let limits = Limits {
-            rows: options.rows,
-            waiting: usize::MAX,
-            pages,
-            context,
-            shapes: steps.shapes().1,
-            reserve: (!options.deterministic).then_some(RESERVE),
-            prefix_pages: if options.deterministic { chunk_pages } else { 1 },
-            share_written: !options.deterministic,
-        };
-        let ahead = usize::from(device.capabilities().queue);
-        let scheduler = Scheduler::new(limits);
-        let (live, flight, own) = (HashMap::new(), VecDeque::new(), EngineStats::default());
-        let checks = measured;
-        let core = Core {
-            steps,
-            scheduler,
-            checks,
-            min_gain,
-            live,
-            flight,
-            ahead,
-            own,
-            shared,
-            vocab: shape.vocab,
-            arrived: Instant::now(),
-            stall: steps_until_stall(),
-        };
-        core.publish();
-        Ok(core)
-    }
-
-    /// Shows others the state.
-    fn publish(&self) {
-        let ([running, _], pages) = (self.scheduler.counts(), self.scheduler.page_counts());
-        *lock(&self.shared.stats) = EngineStats {
-            running,
-            pages: pages.total,
-            pages_available: pages.available,
-            pages_cached: pages.cached,
-            put_back: self.scheduler.times_returned(),
-            ..self.own.clone()
-        };
-    }
-
-    fn run(mut self, messages: &Receiver<Message>) {
-        let stopped = TensorError::State("the engine has stopped".into());
-        let reason = self.serve(messages).unwrap_or(stopped);
-        self.shared.round.last.store(true, Relaxed);
-        self.fail_all(&reason);
-        // Those that were not looked at.
-        self.shared.listeners.fail_all(&reason);
-    }
-
-    /// Works until it is to stop, or the device is lost: that error is given.
-    fn serve(&mut self, messages: &Receiver<Message>) -> Option<TensorError> {
-        let mut idle = false;
-        loop {
-            let mut cancelled = 0;
-            loop {
-                let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
-                idle = false;
-                match message {
-                    Some(Message::Submit(id, request, cached, asked)) => self.submit(id, *request, cached, asked),
-                    Some(Message::Cancel(id)) => {
-                        cancelled += usize::from(self.live.remove(&id).is_some());
-                        self.shared.listeners.remove(id);
-                        self.scheduler.end(id, true);
-                    }
-                    Some(Message::Stop) => return None,
-                    None => break,
-                }
-            }
-            self.shared.round.begin();
-            if self.stall.is_some_and(|steps| self.own.read_steps + self.own.write_steps >= steps) {
-                while !self.shared.round.given_up.load(Relaxed) {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                return None;
-            }
-            // A panic ends what runs, as an error of the device does, and not the engine.
-            match catch_unwind(AssertUnwindSafe(|| self.step())) {
-                Ok(Ok(busy)) => idle = !busy,
-                // Whoever has the engine can open the device anew.
-                Ok(Err(e @ TensorError::DeviceLost(_))) => return Some(e),
-                Ok(Err(e)) => self.fail_all(&e),
-                Err(_) => self.fail_all(&TensorError::Internal("a step of the engine panicked".into())),
-            }
-            self.shared.round.end();
-            if self.shared.round.given_up.load(Relaxed) {
-                return None;
-            }
-            self.own.cancelled += cancelled as u64;
-            self.publish();
-            self.shared.taken.fetch_sub(cancelled, Relaxed);
-        }
-    }
-
-    fn submit(&mut self, id: RowId, request: Request, cached: Arc<AtomicUsize>, asked: Instant) {
-        let Request { prompt, max_tokens, sampling, ends, logprobs, constraint, cache_name } = request;
-        let adjust = Adjust::of(&sampling, &prompt);
-        let limits = constraint.map(|c| Limited::new(c, self.vocab));
-        let lookup = (!self.checks.is_empty()).then(|| Lookup::new(&prompt));
-        let live = Live { cached, asked: Some(asked), sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0, lookup };
-        match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
-            Ok(()) => drop(self.live.insert(id, live)),
-            Err(Full::TooLong | Full::Waiting) => {
-                self.shared.taken.fetch_sub(1, Relaxed);
-                self.shared.listeners.end(id, Event::Failed(TensorError::State("out of pages for the request".into())));
-            }
-        }
-    }
-
-    /// One round; false if there is nothing to do.
-    fn step(&mut self) -> TensorResult<bool> {
-        if self.live.values().any(|l| l.limits.is_some() || l.adjust.as_ref().is_some_and(Adjust::looks_back)) {
-            // The next choice depends on tokens that are on their way.
-            self.arrive_all()?;
-            self.limit();
-        } else if !self.flight.is_empty() && self.check_of(&self.scheduler.ids()).is_some() {
-            // What is behind the last token can be guessed where the last token is known.
-            self.arrive_all()?;
-        }
-        let work = self.scheduler.next(!self.flight.is_empty());
-        let done = match &work {
-            Work::Idle => return Ok(false),
-            Work::Wait => self.arrive(),
-            Work::Read(shape, chunks) => self.read(*shape, chunks),
-            Work::Write(rows) => match self.check_of(rows).filter(|_| self.flight.is_empty()) {
-                Some(shape) => self.check(shape, rows),
-                None => self.write(rows),
-            },
-        };
-        match done {
-            Ok(()) => {}
-            Err(e @ TensorError::OutOfMemory { .. }) => {
-                // What is under way was given out before.
-                self.arrive_all()?;
-                self.scheduler.undo(&work);
-                self.give_way(&e);
-            }
-            Err(e) => return Err(e),
-        }
-        let ahead = if matches!(work, Work::Write(_)) { self.ahead } else { 0 };
-        while self.flight.len() > ahead {
-            self.arrive()?;
-        }
-        Ok(true)
-    }
-
-    /// Memory is short: the newest row waits until another has ended, or ends where none could go on instead.
-    fn give_way(&mut self, e: &TensorError) {
-        match self.scheduler.hold_back() {
-            HeldBack::Ends(id) => self.finish(id, Err(e.clone())),
-            HeldBack::Waits | HeldBack::Nobody => {}
-        }
-    }
-
-    fn arrive_all(&mut self) -> TensorResult<()> {
-        while !self.flight.is_empty() {
-            self.arrive()?;
-        }
-        Ok(())
-    }
-
-    /// Finds the tokens that may come next where requests limit them, and ends those that are at their end, or wrong.
-    fn limit(&mut self) {
-        let look = |(&id, live): (&RowId, &mut Live)| {
-            let limits = live.limits.as_mut().filter(|l| l.stale)?;
-            match limits.look(&live.ends) {
-                Ok(Next::Open) => None,
-                Ok(Next::End) => Some((id, Ok(FinishReason::Stop))),
-                Err(e) => Some((id, Err(e))),
-            }
-        };
-        let ended: Vec<_> = self.live.iter_mut().filter_map(look).collect();
-        ended.into_iter().for_each(|(id, how)| self.finish(id, how));
-    }
-
-    /// The shape in which drafts of these rows are best checked, where that is faster than to write a token for each.
-    fn check_of(&self, rows: &[RowId]) -> Option<[usize; 2]> {
-        if self.checks.is_empty() || rows.is_empty() || rows.len() > CHECKED_ROWS {
-            return None;
-        }
-        let lookups = rows.iter().map(|id| self.live.get(id).filter(|l| l.can_be_drafted())?.lookup.as_ref());
-        let lookups: Vec<&Lookup> = lookups.collect::<Option<_>>()?;
-        let longest = rows.iter().map(|&id| self.scheduler.tokens(id).len()).max()?;
-        let height = self.checks.iter().map(|c| c.shape[0]).filter(|&height| height >= rows.len()).min()?;
-        let possible = self.checks.iter().filter(|c| c.shape[0] == height && longest + c.shape[1] <= self.scheduler.longest());
-        let gain = |c: &CheckStep| {
-            let hits: f64 = lookups.iter().map(|l| l.expected_hits(c.shape[1] - 1)).sum();
-            (1.0 + hits / lookups.len() as f64) / c.cost
-        };
-        let (best, gain) = possible.map(|c| (c.shape, gain(c))).max_by(|a, b| a.1.total_cmp(&b.1))?;
-        (lookups.iter().any(|l| l.expects()) && gain > self.min_gain).then_some(best)
-    }
-
-    /// Reads each row's last token and a draft of those behind it, and writes what the model chooses, as far as the draft was right and one token further.
-    fn check(&mut self, shape: [usize; 2], rows: &[RowId]) -> TensorResult<()> {
-        let none = Sampling::default();
-        let mut own: Vec<(Vec<u32>, Vec<u32>)> = Vec::with_capacity(rows.len());
-        for &id in rows {
-            let room = self.scheduler.extend(id, shape[1] - 1);
-            let tokens = self.scheduler.tokens(id);
-            let draft = self.live.get(&id).and_then(|l| l.lookup.as_ref()).map_or(Vec::new(), |l| l.draft(tokens, room));
-            let read = tokens.last().copied().into_iter().chain(draft).collect();
-            own.push((read, self.scheduler.pages(id).collect()));
-        }
-        let inputs = rows.iter().zip(&own).map(|(id, (tokens, pages))| {
-            let live = self.live.get(id);
-            let start = self.scheduler.read_tokens(*id).saturating_sub(1);
-            let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
-            let (sampling, adjust, allowed, scored) = choice_of(live, &none);
-            RowInput { tokens, from: None, start, pages, draws, sampling, adjust, allowed, scored }
-        });
-        let inputs: Vec<RowInput<'_>> = inputs.collect();
-        let begun = Instant::now();
-        let chosen = self.steps.check(shape, &inputs)?.wait::<i32>()?;
-        self.own.check_time.observe(begun.elapsed().as_secs_f64());
-        self.own.check_steps += 1;
-        for ((&id, (read, _)), chosen) in rows.iter().zip(&own).zip(chosen.chunks(shape[1])) {
-            self.own.drafted_tokens += read.len() as u64 - 1;
-            for (n, &token) in chosen.iter().enumerate() {
-                // The token before it was the draft's.
-                if n > 0 {
-                    self.scheduler.advance(id);
-                    self.own.accepted_tokens += 1;
-                }
-                if !self.deliver(id, token, &[]) || read.get(n + 1) != Some(&(token as u32)) {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, shape: [usize; 2], chunks: &[Chunk]) -> TensorResult<()> {
-        let none = Sampling::default();
-        let own: Vec<(Vec<u32>, Vec<u32>)> = chunks.iter().map(|c| self.texts(c.row, c.start, c.len)).collect();
-        let inputs: Vec<RowInput<'_>> = chunks
-            .iter()
-            .zip(&own)
-            .map(|(c, (tokens, pages))| {
-                let live = self.live.get(&c.row).filter(|_| c.ends);
-                let draws = live.map_or(0, |l| (c.start + c.len - l.prompt) as u32);
-                let (sampling, adjust, allowed, scored) = choice_of(live, &none);
-                RowInput { tokens, from: None, start: c.start, pages, draws, sampling, adjust, allowed, scored }
-            })
-            .collect();
-        let begun = Instant::now();
-        let chosen = self.steps.read(shape, &inputs)?;
-        for asked in chunks.iter().filter_map(|c| self.live.get_mut(&c.row)?.asked.take()) {
-            self.own.queue_time.observe(begun.saturating_duration_since(asked).as_secs_f64());
-        }
-        self.own.read_steps += 1;
-        self.own.read_tokens += chunks.iter().map(|c| c.len as u64).sum::<u64>();
-        self.flight.push_back(Flight { rows: chunks.iter().map(|c| (c.row, c.ends)).collect(), chosen, begun, reads: true });
-        Ok(())
-    }
-
-    fn write(&mut self, rows: &[RowId]) -> TensorResult<()> {
-        let none = Sampling::default();
-        let places: HashMap<RowId, usize> = match self.flight.back() {
-            Some(f) => f.rows.iter().enumerate().filter(|(_, (_, ends))| *ends).map(|(n, &(id, _))| (id, n)).collect(),
-            None => HashMap::new(),
-        };
-        let starts: Vec<usize> = rows.iter().map(|&id| self.scheduler.read_tokens(id).saturating_sub(1)).collect();
-        let own: Vec<(Vec<u32>, Vec<u32>)> = rows.iter().zip(&starts).map(|(&id, &start)| self.texts(id, start, 1)).collect();
-        let inputs: Vec<RowInput<'_>> = rows
-            .iter()
-            .zip(&own)
-            .zip(&starts)
-            .map(|((id, (tokens, pages)), &start)| {
-                let live = self.live.get(id);
-                let from = places.get(id).copied().filter(|_| tokens.is_empty());
-                let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
-                let (sampling, adjust, allowed, scored) = choice_of(live, &none);
-                RowInput { tokens, from, start, pages, draws, sampling, adjust, allowed, scored }
-            })
-            .collect();
-        let begun = Instant::now();
-        let chosen = self.steps.write(&inputs)?;
-        self.own.batch_size.observe(rows.len() as f64);
-        self.own.write_steps += 1;
-        self.flight.push_back(Flight { rows: rows.iter().map(|&id| (id, true)).collect(), chosen, begun, reads: false });
-        Ok(())
-    }
-
-    /// The tokens of a row from `start` on, as far as they are known, and its pages.
-    fn texts(&self, id: RowId, start: usize, len: usize) -> (Vec<u32>, Vec<u32>) {
-        let tokens = (start..start + len).map_while(|at| self.scheduler.token(id, at)).collect();
-        (tokens, self.scheduler.pages(id).collect())
-    }
-
-    /// Waits for the tokens of the oldest step, and gives them out. Where there is no memory for them, the step's rows are read again.
-    fn arrive(&mut self) -> TensorResult<()> {
-        let Some(Flight { rows, chosen, begun, reads }) = self.flight.pop_front() else { return Ok(()) };
-        let numbers = chosen.tokens.wait::<i32>().and_then(|tokens| {
-            let logits = chosen.logits.map(|(copy, dtype)| floats(copy, dtype)).transpose()?;
-            Ok((tokens, logits.unwrap_or_default()))
-        });
-        let (tokens, logits) = match numbers {
-            Err(e @ TensorError::OutOfMemory { .. }) => {
-                self.lose(&rows, &e);
-                return Ok(());
-            }
-            numbers => numbers?,
-        };
-        let (before, now) = (self.arrived, Instant::now());
-        self.arrived = now;
-        let time = now.saturating_duration_since(begun.max(before)).as_secs_f64();
-        let times = if reads { &mut self.own.read_time } else { &mut self.own.write_time };
-        times.observe(time);
-        let vocab = logits.len() / rows.len().max(1);
-        for (place, ((id, ends), token)) in rows.into_iter().zip(tokens).enumerate() {
-            if ends {
-                self.deliver(id, token, logits.get(place * vocab..(place + 1) * vocab).unwrap_or_default());
-            }
-        }
-        Ok(())
-    }
-
-    /// The tokens of a step are lost for want of memory: with those of the steps behind it, which read them.
-    fn lose(&mut self, rows: &[(RowId, bool)], e: &TensorError) {
-        let behind = std::mem::take(&mut self.flight);
-        let lost: BTreeSet<RowId> = rows.iter().chain(behind.iter().flat_map(|f| &f.rows)).map(|(id, _)| *id).collect();
-        self.give_way(e);
-        for id in lost {
-            match self.scheduler.can_be_read_again(id) {
-                true => self.scheduler.put_back(id),
-                false => self.finish(id, Err(e.clone())),
-            }
-        }
-    }
-
-    /// Gives out a token that was chosen for a row, by these logits; false where the row has ended. What panics here is the row's own.
-    fn deliver(&mut self, id: RowId, token: i32, logits: &[f32]) -> bool {
-        let delivered = catch_unwind(AssertUnwindSafe(|| self.deliver_token(id, token, logits)));
-        delivered.unwrap_or_else(|_| {
-            self.finish(id, Err(TensorError::Internal("what hears the answer panicked".into())));
-            false
-        })
-    }
-
-    fn deliver_token(&mut self, id: RowId, token: i32, logits: &[f32]) -> bool {
-        let Some(live) = self.live.get_mut(&id) else { return false };
-        if token == NAN_TOKEN {
-            self.finish(id, Err(nan_error()));
-            return false;
-        }
-        let token = token as u32;
-        let cached = self.scheduler.cached_tokens(id);
-        if live.ends.contains(&token) {
-            self.finish(id, Ok(FinishReason::Stop));
-            return false;
-        }
-        if let Some(Err(e)) = live.limits.as_mut().map(|l| l.wrote(token)) {
-            self.finish(id, Err(e));
-            return false;
-        }
-        self.scheduler.wrote(id, token);
-        live.written += 1;
-        if live.written == 1 {
-            self.own.cached_tokens += cached as u64;
-            live.cached.store(cached, Relaxed);
-        }
-        self.own.written_tokens += 1;
-        if let Some(adjust) = &mut live.adjust {
-            adjust.wrote(token);
-        }
-        if let Some(lookup) = &mut live.lookup {
-            lookup.wrote(self.scheduler.tokens(id));
-        }
-        if let Some(count) = live.logprobs {
-            self.shared.listeners.tell(id, Event::LogProbs(log_probs(logits, token, count)));
-        }
-        self.shared.listeners.tell(id, Event::Token(token));
-        if self.scheduler.is_complete(id) {
-            self.finish(id, Ok(FinishReason::Length));
-            return false;
-        }
-        true
-    }
-
-    /// Ends a row and says why.
-    fn finish(&mut self, id: RowId, how: TensorResult<FinishReason>) {
-        let cached = self.scheduler.cached_tokens(id);
-        self.scheduler.end(id, how.is_ok());
-        let Some(live) = self.live.remove(&id) else { return };
-        self.shared.taken.fetch_sub(1, Relaxed);
-        let usage = Usage { prompt: live.prompt, cached, written: live.written };
-        self.shared.listeners.end(id, how.map_or_else(Event::Failed, |reason| Event::Finished(reason, usage)));
-    }
-
-    fn fail_all(&mut self, e: &TensorError) {
-        self.flight.clear();
-        for id in self.scheduler.ids() {
-            self.finish(id, Err(e.clone()));
-        }
-    }
-}
-
-/// How a row's token is chosen.
-type HowChosen<'a> = (&'a Sampling, Option<&'a Adjust>, Option<&'a [u32]>, bool);
-
-/// A row's settings, what it wants changed about its logits, which tokens it may have, and whether it wants to have the logits.
-fn choice_of<'a>(live: Option<&'a Live>, none: &'a Sampling) -> HowChosen<'a> {
-    live.map_or((none, None, None, false), |l| {
-        (&l.sampling, l.adjust.as_ref(), l.limits.as_ref().map(|limits| &limits.allowed[..]), l.logprobs.is_some())
-    })
-}
-
-/// What `TL_TEST_STALL_AFTER` says, steps for every engine of the process or `STEPS:ENGINES` for so many of them.
-fn steps_until_stall() -> Option<u64> {
-    static ENGINES: AtomicUsize = AtomicUsize::new(0);
-    let value = std::env::var("TL_TEST_STALL_AFTER").ok()?;
-    let (steps, engines) = value.split_once(':').map_or((&*value, usize::MAX), |(s, e)| (s, e.parse().unwrap_or(0)));
-    steps.parse().ok().filter(|_| ENGINES.fetch_add(1, Relaxed) < engines)
-}
-
-/// Waits for numbers of this type.
-fn floats(copy: Download, dtype: DType) -> TensorResult<Vec<f32>> {
-    match dtype {
-        DType::F16 => Ok(copy.wait::<half::f16>()?.into_iter().map(half::f16::to_f32).collect()),
-        DType::BF16 => Ok(copy.wait::<half::bf16>()?.into_iter().map(half::bf16::to_f32).collect()),
-        _ => copy.wait::<f32>(),
-    }
-}
-
-/// The widths of steps that write, and the shapes of those that read, the smallest first.
-fn shapes(options: &EngineOptions, device: &Device, context: usize) -> (Vec<usize>, Vec<[usize; 2]>) {
-    let host = device.capabilities().host_memory;
-    let chunk = options.chunk.unwrap_or(if host { 64 } else { 512 }).min(context.next_power_of_two());
-    if options.deterministic {
-        return (vec![options.rows], vec![[1, chunk]]);
-    }
-    let powers = |most: usize| {
-        let mut all: Vec<usize> = (0..usize::BITS).map(|n| 1 << n).take_while(|&n| n < most).collect();
-        all.push(most);
-        all
-    };
-    // Where few tokens take as long as many, several prompts are read together.
-    let together = if host { chunk } else { chunk.max(2048) };
-    let widths = [16, 64, 256, 1024, 4096].into_iter().filter(|&c| c < chunk).chain([chunk]);
-    let reads = widths.flat_map(|c| [1, 2, 4, 8].into_iter().filter(move |&r| r == 1 || (r * c <= together)).map(move |r| [r, c]));
-    (powers(options.rows), reads.filter(|&[r, _]| r <= options.rows).collect())
 }

@@ -1,11 +1,12 @@
 //! Who hears of requests: the engine's thread tells them, and so does whoever gives that thread up.
 
+use super::door::lock;
 use super::request::Event;
 use super::scheduler::RowId;
 use crate::error::TensorError;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Who hears a request's events.
 pub(super) type Listener = Box<dyn FnMut(Event) + Send>;
@@ -16,10 +17,6 @@ type Place = Arc<Mutex<Option<Listener>>>;
 /// The listeners of all requests that have not ended.
 #[derive(Clone, Default)]
 pub(super) struct Listeners(Arc<Mutex<HashMap<RowId, Place>>>);
-
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Listeners {
     pub fn add(&self, id: RowId, listener: Listener) {

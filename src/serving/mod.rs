@@ -5,16 +5,25 @@
 //! mixture of requests (`steps`). A `scheduler` without device or clock decides which rows go on, and which pages they have (`pages`).
 
 mod adjust;
+mod answer;
 mod choose;
+mod door;
 mod engine;
+mod limited;
 mod listeners;
 mod lookup;
+mod options;
 mod pages;
+mod queue;
 mod request;
+mod round;
 mod scheduler;
 mod stats;
 mod steps;
+mod thread;
 
-pub use engine::{Answer, Engine, EngineOptions, Ticket};
+pub use answer::{Answer, Ticket};
+pub use engine::Engine;
+pub use options::EngineOptions;
 pub use request::{Constraint, Event, FinishReason, LogProbs, Refusal, Request, Sampling, Usage};
 pub use stats::{Distribution, EngineStats};

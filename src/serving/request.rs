@@ -3,6 +3,7 @@
 use crate::error::{TensorError, TensorResult};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How one request's tokens are chosen. Each has a stream of random numbers of its own: it depends on the seed and on how many tokens were drawn.
 #[derive(Clone, Debug, PartialEq)]
@@ -228,8 +229,15 @@ pub enum Refusal {
         /// Tokens of prompt and answer that are possible.
         longest: usize,
     },
-    /// Too many requests wait.
+    /// Too many requests wait, or too many tokens of prompts.
     QueueFull,
+    /// It would wait too long.
+    WaitTooLong {
+        /// How long, at the rate at which other requests begin.
+        expected: Duration,
+        /// How long it may wait.
+        limit: Duration,
+    },
     /// The request is wrong in itself.
     Invalid(TensorError),
     /// The engine has stopped.
@@ -243,6 +251,10 @@ impl fmt::Display for Refusal {
                 write!(f, "the prompt has {prompt} tokens; with one token of the answer there is room for {longest}")
             }
             Refusal::QueueFull => f.write_str("too many requests are waiting"),
+            Refusal::WaitTooLong { expected, limit } => {
+                let [expected, limit] = [expected, limit].map(|t| t.as_secs_f64().ceil());
+                write!(f, "the request would wait for about {expected} s; it may wait for {limit} s")
+            }
             Refusal::Invalid(e) => write!(f, "{e}"),
             Refusal::Stopped => f.write_str("the engine has stopped"),
         }

@@ -8,7 +8,20 @@ use tensorlogic::{DType, Device, Tensor, TensorResult};
 
 /// The plain dtypes of a device that are tried.
 pub fn dtypes(device: &Device) -> Vec<DType> {
-    let all = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8, DType::Bool, DType::F64, DType::I64, DType::I8];
+    let all = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I32,
+        DType::U8,
+        DType::Bool,
+        DType::F64,
+        DType::I64,
+        DType::I8,
+        DType::I16,
+        DType::U16,
+        DType::U64,
+    ];
     all.into_iter().filter(|&d| device.supports(d)).collect()
 }
 
@@ -25,7 +38,7 @@ fn stored(v: f64, dtype: DType) -> f64 {
         DType::F16 => f16::from_f64(v).to_f64(),
         DType::BF16 => bf16::from_f64(v).to_f64(),
         DType::Bool => f64::from(v > 0.0),
-        DType::U8 => v.abs().round(),
+        DType::U8 | DType::U16 | DType::U64 => v.abs().round(),
         _ => v.round(),
     }
 }
@@ -45,6 +58,9 @@ fn tensor(values: &[f64], dtype: DType, shape: &[usize], device: &Device) -> Ten
         DType::I32 => make!(i32),
         DType::I64 => make!(i64),
         DType::I8 => make!(i8),
+        DType::I16 => make!(i16),
+        DType::U16 => make!(u16),
+        DType::U64 => make!(u64),
         DType::U8 => make!(u8),
         _ => {
             let bytes = values.iter().map(|&v| v as u8).collect();
@@ -288,6 +304,7 @@ pub fn read(t: &Tensor) -> TensorResult<Vec<f64>> {
     Ok(match t.dtype() {
         DType::F64 => t.to_vec_of::<f64>()?,
         DType::I64 => t.to_vec_of::<i64>()?.into_iter().map(|v| v as f64).collect(),
+        DType::U64 => t.to_vec_of::<u64>()?.into_iter().map(|v| v as f64).collect(),
         DType::I32 => t.to_vec_of::<i32>()?.into_iter().map(f64::from).collect(),
         _ => t.to_vec()?.into_iter().map(f64::from).collect(),
     })
@@ -301,7 +318,12 @@ pub fn check(name: &str, device: &Device, got: TensorResult<Tensor>, want: Array
     assert_eq!(got.dims(), want.shape, "{name}: shape");
     let values = read(&got).unwrap_or_else(|e| panic!("{name}: {e}"));
     let tolerance = tolerance(got.dtype(), device);
-    let want = if got.dtype() == DType::U8 { want.map(|v| v.rem_euclid(256.0)) } else { want };
+    let want = match got.dtype() {
+        DType::U8 => want.map(|v| v.rem_euclid(256.0)),
+        DType::U16 => want.map(|v| v.rem_euclid(65_536.0)),
+        DType::U64 => want.map(|v| if v < 0.0 { v + 2f64.powi(64) } else { v }),
+        _ => want,
+    };
     // Sums of terms of both signs are only as exact as their terms.
     let scale = want.data.iter().fold(0.0f64, |m, v| m.max(v.abs())).min(10.0);
     for (i, (&a, &b)) in values.iter().zip(&want.data).enumerate() {

@@ -83,6 +83,11 @@ impl From<Refusal> for ApiError {
             Refusal::QueueFull => {
                 ApiError { retry_after: Some(2), ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()) }.code("queue_full")
             }
+            Refusal::WaitTooLong { expected, limit } => {
+                let seconds = expected.saturating_sub(*limit).as_secs_f64().ceil().clamp(1.0, 3600.0) as u32;
+                ApiError { retry_after: Some(seconds), ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()) }
+                    .code("wait_too_long")
+            }
             Refusal::Stopped => ApiError::unavailable(refusal.to_string()),
             _ => ApiError::bad(refusal.to_string()),
         }

@@ -449,6 +449,8 @@ impl Entry {
         let options = EngineOptions {
             rows: args.rows,
             waiting: args.waiting,
+            waiting_tokens: args.waiting_tokens,
+            max_wait: Some(Duration::from_secs(args.max_wait)),
             kv_bytes,
             context,
             deterministic: args.deterministic,

@@ -92,6 +92,12 @@ pub struct ServeArgs {
     /// Requests that wait at most; further ones are told to come back later
     #[arg(long, default_value_t = 256)]
     waiting: usize,
+    /// Tokens that the prompts of waiting requests have together at most; one may always wait
+    #[arg(long, value_name = "TOKENS", default_value_t = 1 << 20)]
+    waiting_tokens: usize,
+    /// Seconds that a request may wait until its prompt begins to be read; one that would wait longer is told to come back later
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    max_wait: u64,
     /// Tokens of prompt and answer together [default: what the model supports, at most 4096]
     #[arg(short, long)]
     ctx: Option<usize>,

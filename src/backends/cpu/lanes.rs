@@ -39,7 +39,7 @@ pub(crate) struct Blocks {
 
 /// Whether values of this dtype take 8 bytes while computing.
 pub(crate) fn wide(dtype: DType) -> bool {
-    matches!(dtype.compute(), DType::F64 | DType::I64)
+    matches!(dtype.compute(), DType::F64 | DType::I64 | DType::U64)
 }
 
 impl Blocks {
@@ -138,6 +138,7 @@ fn run_body<const F: bool>(op: &Op, b: Blocks) {
                 DType::I32 => unary_i32(u, b),
                 DType::U32 => unary_u32(u, op.from, b),
                 DType::I64 => unary_i64(u, b),
+                DType::U64 => unary_u64(u, b),
                 _ => unary_f32::<F>(u, b),
             }
             wrap(op, b);
@@ -148,6 +149,7 @@ fn run_body<const F: bool>(op: &Op, b: Blocks) {
                 DType::I32 => binary_i32(p, b),
                 DType::U32 => binary_u32(p, b),
                 DType::I64 => binary_i64(p, b),
+                DType::U64 => binary_u64(p, b),
                 _ => binary_f32::<F>(p, op.uniform, b),
             }
             if !p.compares() {
@@ -190,6 +192,10 @@ fn wrap(op: &Op, b: Blocks) {
         DType::I8 => unsafe { b.out::<i32>() }.iter_mut().for_each(|x| *x = *x as i8 as i32),
         // SAFETY: as above.
         DType::U8 => unsafe { b.out::<i32>() }.iter_mut().for_each(|x| *x = *x as u8 as i32),
+        // SAFETY: as above.
+        DType::I16 => unsafe { b.out::<i32>() }.iter_mut().for_each(|x| *x = *x as i16 as i32),
+        // SAFETY: as above.
+        DType::U16 => unsafe { b.out::<i32>() }.iter_mut().for_each(|x| *x = *x as u16 as i32),
         // SAFETY: the result was just written as u32.
         DType::Bool => unsafe { b.out::<u32>() }.iter_mut().for_each(|x| *x = (*x != 0) as u32),
         _ => {}
@@ -293,9 +299,13 @@ fn abs_i64(x: i64) -> i64 {
 fn abs_u32(x: u32) -> u32 {
     x
 }
+fn abs_u64(x: u64) -> u64 {
+    x
+}
 unary_int!(unary_i32, i32, abs_i32, |x| x.signum());
 unary_int!(unary_i64, i64, abs_i64, |x| x.signum());
 unary_int!(unary_u32_plain, u32, abs_u32, |x| (x != 0) as u32);
+unary_int!(unary_u64, u64, abs_u64, |x| (x != 0) as u64);
 
 #[inline(always)]
 fn unary_u32(u: Unary, from: DType, b: Blocks) {
@@ -355,6 +365,14 @@ fn binary_u32(p: Binary, b: Blocks) {
 fn binary_i64(p: Binary, b: Blocks) {
     macro_rules! loops {
         ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2(b), i64, $int)),* } };
+    }
+    binary_primitives!(loops)
+}
+
+#[inline(always)]
+fn binary_u64(p: Binary, b: Blocks) {
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2(b), u64, $int)),* } };
     }
     binary_primitives!(loops)
 }
@@ -429,6 +447,7 @@ integer!(
     |x| x >> 63
 );
 integer!(u32, |x, y| x % y, |_x| 0);
+integer!(u64, |x, y| x % y, |_x| 0);
 
 /// Conversion from the compute form of `from` to that of `to`, rounded to `to`.
 #[inline(always)]
@@ -440,6 +459,9 @@ fn cast(from: DType, to: DType, b: Blocks) {
                 DType::I32 => map1!(b, $t => i32, |x| x as i32),
                 DType::U32 => map1!(b, $t => u32, |x| x as u32),
                 DType::I64 => map1!(b, $t => i64, |x| x as i64),
+                DType::U64 => map1!(b, $t => u64, |x| x as u64),
+                DType::I16 => map1!(b, $t => i32, |x| x as i16 as i32),
+                DType::U16 => map1!(b, $t => i32, |x| x as u16 as i32),
                 DType::I8 => map1!(b, $t => i32, |x| x as i8 as i32),
                 DType::U8 => map1!(b, $t => i32, |x| x as u8 as i32),
                 DType::Bool => map1!(b, $t => u32, |x| (x != 0) as u32),
@@ -456,6 +478,9 @@ fn cast(from: DType, to: DType, b: Blocks) {
                 DType::I32 => map1!(b, $t => i32, |x| x as i32),
                 DType::U32 => map1!(b, $t => u32, |x| x as u32),
                 DType::I64 => map1!(b, $t => i64, |x| x as i64),
+                DType::U64 => map1!(b, $t => u64, |x| x as u64),
+                DType::I16 => map1!(b, $t => i32, |x| x as i16 as i32),
+                DType::U16 => map1!(b, $t => i32, |x| x as u16 as i32),
                 DType::I8 => map1!(b, $t => i32, |x| x as i8 as i32),
                 DType::U8 => map1!(b, $t => i32, |x| x as u8 as i32),
                 DType::Bool => map1!(b, $t => u32, |x| (x != 0.0) as u32),
@@ -472,6 +497,7 @@ fn cast(from: DType, to: DType, b: Blocks) {
         DType::I32 => from_int!(i32),
         DType::U32 => from_int!(u32),
         DType::I64 => from_int!(i64),
+        DType::U64 => from_int!(u64),
         _ => from_float!(f32, false),
     }
 }

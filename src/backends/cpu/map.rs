@@ -272,6 +272,7 @@ unsafe fn fill(dtype: DType, x: f64, out: *mut u8, n: usize) {
         match dtype.compute() {
             DType::F64 => std::slice::from_raw_parts_mut(out.cast(), n).fill(x),
             DType::I64 => std::slice::from_raw_parts_mut(out.cast(), n).fill(x as i64),
+            DType::U64 => std::slice::from_raw_parts_mut(out.cast(), n).fill(if x < 0.0 { x as i64 as u64 } else { x as u64 }),
             DType::U32 if dtype == DType::Bool => std::slice::from_raw_parts_mut(out.cast(), n).fill((x != 0.0) as u32),
             DType::U32 => std::slice::from_raw_parts_mut(out.cast(), n).fill(x as i64 as u32),
             DType::I32 => {
@@ -279,6 +280,8 @@ unsafe fn fill(dtype: DType, x: f64, out: *mut u8, n: usize) {
                 let x = match dtype {
                     DType::I8 => x as i8 as i32,
                     DType::U8 => x as u8 as i32,
+                    DType::I16 => x as i16 as i32,
+                    DType::U16 => x as u16 as i32,
                     _ => x as i32,
                 };
                 std::slice::from_raw_parts_mut(out.cast(), n).fill(x);

@@ -125,7 +125,7 @@ impl<'a> StridedView<'a> {
     /// Whether elements lie in memory in the form that programs compute with.
     #[inline]
     pub(crate) fn direct(&self) -> bool {
-        matches!(self.dtype, DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I64) && !self.base.is_null()
+        matches!(self.dtype, DType::F32 | DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64) && !self.base.is_null()
     }
 
     /// The address of element `start`, where `n` elements from it on lie one after the other.
@@ -229,9 +229,11 @@ impl<'a> StridedView<'a> {
         unsafe {
             match self.dtype {
                 DType::F32 | DType::I32 | DType::U32 => copy_run::<u32>(self.base, element, stride, len, out),
-                DType::F64 | DType::I64 => copy_run::<u64>(self.base, element, stride, len, out),
+                DType::F64 | DType::I64 | DType::U64 => copy_run::<u64>(self.base, element, stride, len, out),
                 DType::I8 => convert_run::<i8, i32>(self.base, element, stride, len, out, |x| x as i32),
                 DType::U8 => convert_run::<u8, i32>(self.base, element, stride, len, out, |x| x as i32),
+                DType::I16 => convert_run::<i16, i32>(self.base, element, stride, len, out, |x| x as i32),
+                DType::U16 => convert_run::<u16, i32>(self.base, element, stride, len, out, |x| x as i32),
                 DType::Bool => convert_run::<u8, u32>(self.base, element, stride, len, out, |x| (x != 0) as u32),
                 DType::F16 if stride != 1 => {
                     convert_run::<u16, f32>(self.base, element, stride, len, out, |x| half::f16::from_bits(x).to_f32())
@@ -293,8 +295,9 @@ impl<'a> StridedView<'a> {
                 let from = values.add(done * width);
                 match self.dtype {
                     DType::F32 | DType::I32 | DType::U32 => write_run::<u32, u32>(self.base, element, stride, len, from, |x| x),
-                    DType::F64 | DType::I64 => write_run::<u64, u64>(self.base, element, stride, len, from, |x| x),
+                    DType::F64 | DType::I64 | DType::U64 => write_run::<u64, u64>(self.base, element, stride, len, from, |x| x),
                     DType::I8 | DType::U8 => write_run::<i32, u8>(self.base, element, stride, len, from, |x| x as u8),
+                    DType::I16 | DType::U16 => write_run::<i32, u16>(self.base, element, stride, len, from, |x| x as u16),
                     DType::Bool => write_run::<u32, u8>(self.base, element, stride, len, from, |x| (x != 0) as u8),
                     DType::BF16 if stride == 1 => {
                         let to = std::slice::from_raw_parts_mut(self.base.cast::<u16>().add(element), len);

@@ -156,6 +156,7 @@ fn parts(lane: SliceMut<'_>) -> (*mut u8, usize) {
         SliceMut::I32(v) => (v.as_mut_ptr().cast(), v.len()),
         SliceMut::U32(v) => (v.as_mut_ptr().cast(), v.len()),
         SliceMut::I64(v) => (v.as_mut_ptr().cast(), v.len()),
+        SliceMut::U64(v) => (v.as_mut_ptr().cast(), v.len()),
     }
 }
 
@@ -164,7 +165,12 @@ fn fits(lane: &SliceMut<'_>, dtype: crate::dtype::DType) -> bool {
     use crate::dtype::DType::*;
     matches!(
         (lane, dtype.compute()),
-        (SliceMut::F32(_), F32) | (SliceMut::F64(_), F64) | (SliceMut::I32(_), I32) | (SliceMut::U32(_), U32) | (SliceMut::I64(_), I64)
+        (SliceMut::F32(_), F32)
+            | (SliceMut::F64(_), F64)
+            | (SliceMut::I32(_), I32)
+            | (SliceMut::U32(_), U32)
+            | (SliceMut::I64(_), I64)
+            | (SliceMut::U64(_), U64)
     )
 }
 

@@ -17,7 +17,7 @@ const OTHERS: [(u32, StoredType); 10] = [
     other(9, "Q8_1", 32, 36),
     other(15, "Q8_K", 256, 292),
     ours(24, "I8", DType::I8),
-    other(25, "I16", 1, 2),
+    ours(25, "I16", DType::I16),
     ours(26, "I32", DType::I32),
     ours(27, "I64", DType::I64),
     ours(28, "F64", DType::F64),
@@ -36,7 +36,7 @@ pub(super) fn from_code(code: u32) -> Option<&'static StoredType> {
     TYPES.iter().find(|(c, _)| *c == code).map(|(_, t)| t)
 }
 
-/// The code and type of a dtype; `None` for those that GGUF lacks (u32, u8, bool).
+/// The code and type of a dtype; `None` for those that GGUF lacks (u16, u32, u64, u8, bool).
 pub(super) fn of_dtype(dtype: DType) -> Option<(u32, &'static StoredType)> {
     TYPES.iter().find(|(_, t)| t.dtype == Some(dtype)).map(|(c, t)| (*c, t))
 }

@@ -179,7 +179,7 @@ fn integers(name: &str, t: &Tensor, at: At) -> TensorResult<Vec<i64>> {
         DType::I64 => t.to_vec_of::<i64>()?,
         DType::I32 => t.to_vec_of::<i32>()?.into_iter().map(i64::from).collect(),
         DType::U32 => t.to_vec_of::<u32>()?.into_iter().map(i64::from).collect(),
-        DType::I8 | DType::U8 => t.to_vec()?.into_iter().map(|v| v as i64).collect(),
+        DType::I8 | DType::U8 | DType::I16 | DType::U16 => t.to_vec()?.into_iter().map(|v| v as i64).collect(),
         other => return Err(wrong(at, format!("{name}: the dtype is {other}; expected integers"))),
     })
 }

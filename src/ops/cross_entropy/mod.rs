@@ -100,6 +100,7 @@ fn read(task: &dyn Task, start: usize, out: &mut [i64]) {
     }
     match task.step().loads[1].dtype().compute() {
         DType::I64 => lane!(i64, I64),
+        DType::U64 => lane!(u64, U64),
         DType::U32 => lane!(u32, U32),
         _ => lane!(i32, I32),
     }

@@ -115,6 +115,7 @@ impl<'a> Indices<'a> {
                 DType::I32 => read!(i32),
                 DType::U32 => read!(u32),
                 DType::I64 => read!(i64),
+                DType::U64 => read!(u64),
                 DType::F64 => read!(f64),
                 _ => read!(f32),
             }
@@ -133,6 +134,7 @@ impl Kernel for GatherKernel {
             DType::I32 => self.run::<i32>(task),
             DType::U32 => self.run::<u32>(task),
             DType::I64 => self.run::<i64>(task),
+            DType::U64 => self.run::<u64>(task),
             _ => self.run::<f32>(task),
         }
     }

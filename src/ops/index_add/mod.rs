@@ -79,6 +79,7 @@ entry! {
     i32: wrapping!(i32), i32::wrapping_mul, |_| false;
     u32: wrapping!(u32), u32::wrapping_mul, |_| false;
     i64: wrapping!(i64), i64::wrapping_mul, |_| false;
+    u64: wrapping!(u64), u64::wrapping_mul, |_| false;
 }
 
 impl IndexAddKernel {
@@ -114,6 +115,7 @@ impl Kernel for IndexAddKernel {
         match task.step().loads[0].dtype().compute() {
             DType::F64 => self.run::<f64>(task),
             DType::I64 => self.run::<i64>(task),
+            DType::U64 => self.run::<u64>(task),
             DType::I32 => self.run::<i32>(task),
             DType::U32 => self.run::<u32>(task),
             _ => self.run::<f32>(task),

@@ -359,6 +359,7 @@ impl Kernel for MatMulKernel {
             DType::I32 => integers!(i32),
             DType::U32 => integers!(u32),
             DType::I64 => integers!(i64),
+            DType::U64 => integers!(u64),
             _ if self.stream(task, &s) || self.col_major(task, &s) || self.packed(task, &s) => {}
             _ => self.blocks::<f32>(task, &s),
         }

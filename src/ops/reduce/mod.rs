@@ -96,7 +96,7 @@ macro_rules! integer {
         }
     )* };
 }
-integer!(i32, u32, i64);
+integer!(i32, u32, i64, u64);
 
 macro_rules! float {
     ($($t:ty),*) => { $(
@@ -301,6 +301,7 @@ impl Kernel for ReduceKernel {
             DType::I32 => self.run::<i32>(task),
             DType::U32 => self.run::<u32>(task),
             DType::I64 => self.run::<i64>(task),
+            DType::U64 => self.run::<u64>(task),
             _ => self.run::<f32>(task),
         }
     }
@@ -403,7 +404,7 @@ impl Tensor {
         let mut dtype = self.dtype();
         // As PyTorch: sums of bool and small integers are integers, means are floats.
         match op {
-            ReduceOp::Sum | ReduceOp::Prod if !dtype.is_float() => {
+            ReduceOp::Sum | ReduceOp::Prod if !dtype.is_float() && dtype != DType::U64 => {
                 dtype = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
                 x = x.cast(dtype)?;
             }

@@ -369,7 +369,7 @@ const ASK_CAPABILITIES: [(&str, &str); 12] = [
     ("ops/matmul/mod.rs", "products of integers, or of their floats"),
     ("ops/norm/grad.rs", "one kernel for both directions of the gradient, or two"),
     ("profile.rs", "whether times are the device's"),
-    ("serving/engine.rs", "whether steps are submitted ahead"),
+    ("serving/thread.rs", "whether steps are submitted ahead"),
 ];
 
 #[test]

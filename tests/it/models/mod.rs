@@ -6,6 +6,7 @@ mod concurrent;
 mod configurations;
 mod convert;
 mod encoders;
+mod every_key;
 mod experts;
 mod gguf_layouts;
 #[cfg(feature = "images")]

@@ -14,20 +14,20 @@ use tensorlogic::nn::GptConfig;
 use tensorlogic::{DType, Device, Tensor};
 
 /// A file of `tests/vectors`, or of a larger set of the same layout in the folder `TL_VECTORS`.
-fn vectors(name: &str) -> PathBuf {
+pub(super) fn vectors(name: &str) -> PathBuf {
     let larger = std::env::var_os("TL_VECTORS").map(|root| PathBuf::from(root).join(name)).filter(|p| p.exists());
     larger.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name))
 }
 
-fn read_json(path: &Path) -> Json {
+pub(super) fn read_json(path: &Path) -> Json {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// A folder of a test's own, which goes with it.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub fn new() -> Folder {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let p = std::env::temp_dir().join(format!("tl-model-settings-{}-{n}", std::process::id()));
@@ -37,10 +37,15 @@ impl Folder {
 
     /// A model of these settings with the tensors of `base`.
     fn model(&self, base: &str, config: &Json) -> Weights {
+        self.model_like(&vectors("config_keys").join(base), config)
+    }
+
+    /// A model of these settings with the tensors of another folder.
+    pub fn model_like(&self, other: &Path, config: &Json) -> Weights {
         std::fs::write(self.0.join("config.json"), config.to_string()).unwrap();
         let file = self.0.join("model.safetensors");
         if !file.exists() {
-            std::fs::copy(vectors("config_keys").join(base).join("model.safetensors"), file).unwrap();
+            std::fs::copy(other.join("model.safetensors"), file).unwrap();
         }
         Weights::open(&self.0, &Device::cpu()).unwrap()
     }
@@ -66,12 +71,12 @@ impl Drop for Folder {
     }
 }
 
-fn load(weights: &Weights) -> Result<Box<dyn Model>, String> {
+pub(super) fn load(weights: &Weights) -> Result<Box<dyn Model>, String> {
     models::load(weights, Some(DType::F32)).map_err(|e| e.to_string())
 }
 
 /// The logits after each of the tokens.
-fn logits(model: &dyn Model, tokens: &[u32]) -> Vec<f32> {
+pub(super) fn logits(model: &dyn Model, tokens: &[u32]) -> Vec<f32> {
     Session::new(model, model.shape().context, &Device::cpu()).unwrap().score(tokens).unwrap().to_vec().unwrap()
 }
 
@@ -200,7 +205,7 @@ const HONOURED: [(&str, &str, Effect); 17] = [
 ];
 
 /// Values unlike `v`.
-fn others(v: &Json) -> Vec<Json> {
+pub(super) fn others(v: &Json) -> Vec<Json> {
     let mut all = vec![json!("nonsense"), json!([1, "x"]), json!({ "unknown": 1 }), json!(-3)];
     match v {
         Json::Bool(b) => all.push(json!(!b)),

@@ -71,7 +71,11 @@ fn distributed_layers_give_the_same_tokens() {
             let stages = LayerStages::of(&own, 3).unwrap();
             let weights: Vec<Weights> = (0..3).map(|_| Weights::open(tiny(), &device).unwrap()).collect();
             let model = stages.load(&weights, Some(dtype)).unwrap();
+            let before = device.metrics().plans.repeats;
             assert_eq!(tokens(&*model, &device).unwrap(), expected, "{dtype}, three parts on {}", device.name());
+            // Of each text, a part's first steps are recorded, and the others run again.
+            let repeats = device.metrics().plans.repeats - before;
+            assert!(repeats >= 3 * 2 * (TOKENS as u64 - 6), "{repeats} steps on {}", device.name());
         }
         let other = Device::cpu();
         let weights = [Weights::open(tiny(), &device).unwrap(), Weights::open(tiny(), &other).unwrap()];

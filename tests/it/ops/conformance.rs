@@ -128,7 +128,7 @@ fn binary() {
             for (d, &dtype) in dtypes(&device).iter().enumerate() {
                 // Rounding is not continuous, and powers soon leave small integers.
                 let jumps = name.starts_with("div_") || *name == "fmod";
-                if dtype == DType::Bool || (jumps && dtype.is_float()) || (*name == "pow" && dtype == DType::I8) {
+                if dtype == DType::Bool || (jumps && dtype.is_float()) || (*name == "pow" && matches!(dtype, DType::I8 | DType::I16)) {
                     continue;
                 }
                 for (l, &layout) in LAYOUTS.iter().enumerate().filter(|(l, _)| chosen(&device, o, d, *l)) {
@@ -394,8 +394,8 @@ fn casts() {
                     if !device.is_cpu() && layout != Layout::Stepped && layout != Layout::Contiguous {
                         continue;
                     }
-                    // Negative numbers do not fit unsigned bytes: what becomes of them is not defined.
-                    let low = if to == DType::U8 { 0.0 } else { -9.0 };
+                    // Negative numbers do not fit unsigned types: what becomes of them is not defined.
+                    let low = if matches!(to, DType::U8 | DType::U16 | DType::U64) { 0.0 } else { -9.0 };
                     let x = Data::new(layout, from, &[5, 7], (low, 9.0), 5, &device);
                     let convert = |v: f64| match to {
                         DType::Bool => f64::from(v != 0.0),

@@ -5,6 +5,7 @@ mod batches;
 mod breadth;
 mod byte_entropy;
 mod conformance;
+mod cpu_integers;
 mod custom;
 mod elementwise_exponents;
 mod fft;

@@ -1,7 +1,9 @@
 //! The engine against sessions of their own: greedy and drawn answers, ragged prompts, little room, cancellation, one width for all.
 
 use crate::common::devices;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::serving::{
     Answer, Constraint, Distribution, Engine, EngineOptions, Event, FinishReason, Refusal, Request, Sampling, Usage,
@@ -377,6 +379,77 @@ fn what_cannot_be_answered_is_refused() {
     let events: Vec<Event> = engine.submit(Request { ends: vec![end], ..whole }).unwrap().collect();
     assert_eq!(events.len(), first + 1);
     assert!(matches!(events.last(), Some(Event::Finished(FinishReason::Stop, Usage { written, .. })) if *written == first));
+}
+
+/// Allows every token, and holds the engine as long as it is closed.
+#[derive(Clone, Debug)]
+struct Gate(Arc<AtomicBool>);
+
+impl Gate {
+    /// A request of 230 tokens that has begun, and behind which the gate is closed.
+    fn close_behind_a_request(engine: &Engine) -> (Gate, Answer) {
+        let gate = Gate(Arc::new(AtomicBool::new(true)));
+        let mut running = engine.submit(Request { constraint: Some(gate.fork()), ..Request::new(&prompt(20, 0), 230) }).unwrap();
+        assert!(matches!(running.next_event(), Some(Event::Token(_))));
+        gate.0.store(false, Relaxed);
+        (gate, running)
+    }
+
+    fn open(&self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+impl Constraint for Gate {
+    fn allow(&mut self, tokens: &mut [u32]) -> TensorResult<bool> {
+        while !self.0.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (0..60).for_each(|t| tokens[t / 32] |= 1 << (t % 32));
+        Ok(true)
+    }
+
+    fn wrote(&mut self, _token: u32) -> TensorResult<()> {
+        Ok(())
+    }
+
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn queues_are_bounded_in_tokens_and_in_time() {
+    let device = Device::cpu();
+    let narrow = |options: EngineOptions| engine(&device, EngineOptions { rows: 1, lookup: None, ..options });
+    let request = |tokens: usize| Request::new(&prompt(tokens, 1), 1);
+    let engine = narrow(EngineOptions { waiting_tokens: 100, ..Default::default() });
+    let (gate, running) = Gate::close_behind_a_request(&engine);
+    // The first may always wait.
+    let long = engine.submit(request(200)).unwrap();
+    assert!(matches!(engine.submit(request(1)), Err(Refusal::QueueFull)));
+    drop(long);
+    gate.open();
+    assert_eq!(collect(running).0.len(), 229);
+    idle(&engine);
+    // Further ones may where all are short enough; one that was cancelled does not count.
+    let (gate, running) = Gate::close_behind_a_request(&engine);
+    let first = engine.submit(request(60)).unwrap();
+    assert!(matches!(engine.submit(request(41)), Err(Refusal::QueueFull)));
+    let second = engine.submit(request(40)).unwrap();
+    gate.open();
+    assert_eq!([running, first, second].map(|answer| collect(answer).0.len()), [229, 1, 1]);
+
+    // Whatever has to wait at all fails, before it costs a step, and nothing else does.
+    let engine = narrow(EngineOptions { max_wait: Some(Duration::ZERO), ..Default::default() });
+    let (gate, running) = Gate::close_behind_a_request(&engine);
+    let late = engine.submit(request(60)).unwrap();
+    gate.open();
+    let late = late.wait().unwrap_err().to_string();
+    assert!(late.contains("has waited"), "{late}");
+    assert_eq!(collect(running).0.len(), 229);
+    assert_eq!(engine.stats().read_tokens, 20);
+    assert_eq!(collect(engine.submit(request(60)).unwrap()).0.len(), 1);
 }
 
 #[test]

@@ -9,6 +9,7 @@ fn binary(b: Binary, x: f64, y: f64, width: u32, signed: bool) -> f64 {
     match b {
         Binary::Mul if integer => i.wrapping_mul(j) as f64,
         Binary::Div if integer => i.checked_div(j).unwrap_or(0) as f64,
+        Binary::Pow if width == 64 => (0..j.max(0)).fold(1u64, |a, _| a.wrapping_mul(i as u64)) as f64,
         Binary::Pow if integer => (0..j.max(0)).fold(1i64, |a, _| a.wrapping_mul(i) & 0xFFFF_FFFF) as u32 as i32 as f64,
         Binary::Fmod if integer => i.checked_rem(j).unwrap_or(0) as f64,
         Binary::Remainder if integer && j == 0 => 0.0,
@@ -24,7 +25,7 @@ fn binary(b: Binary, x: f64, y: f64, width: u32, signed: bool) -> f64 {
 }
 
 const FLOATS: [DType; 4] = [F32, F16, BF16, F64];
-const INTEGERS: [DType; 4] = [I32, U32, I8, U8];
+const INTEGERS: [DType; 7] = [I32, U32, I8, U8, I16, U16, U64];
 
 #[test]
 fn unary_primitives_match_f64() {
@@ -49,7 +50,8 @@ fn unary_primitives_match_f64() {
             }
         }
         for dtype in INTEGERS.into_iter().filter(|_| u.takes_int()) {
-            let x = operand(dtype, &[7, 11], "contiguous", &mut noise, if matches!(dtype, U32 | U8) { 0.0 } else { -128.0 }, 127.0);
+            let x =
+                operand(dtype, &[7, 11], "contiguous", &mut noise, if matches!(dtype, U64 | U32 | U16 | U8) { 0.0 } else { -128.0 }, 127.0);
             let out = u.result(dtype);
             let got = map(program(Prim::Unary(u), 1, dtype, out), &[&x], out, &[]);
             let want: Vec<f64> = x.values.iter().map(|&v| round(out, unary(u, v))).collect();
@@ -75,7 +77,7 @@ fn binary_primitives_match_f64() {
             check(&format!("{} {dtype}", b.name()), &got, &want, rtol, tiny(dtype) + atol);
         }
         for dtype in INTEGERS.into_iter().filter(|_| !b.float_only()) {
-            let (width, signed) = (dtype.block_bytes() as u32 * 8, matches!(dtype, I32 | I8));
+            let (width, signed) = (dtype.block_bytes() as u32 * 8, matches!(dtype, I32 | I16 | I8));
             let low = if signed { -128.0 } else { 0.0 };
             let x = operand(dtype, &[17, 23], "contiguous", &mut noise, low, 127.0);
             // Exponents and shift counts stay where the expectation is easy to state.
@@ -94,10 +96,17 @@ fn binary_primitives_match_f64() {
 
 #[test]
 fn casts_round_and_saturate() {
-    let all = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64];
+    let all = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, I16, U16, U64];
     let mut noise = Noise(3);
     for from in all {
-        let x = operand(from, &[9, 119], "contiguous", &mut noise, if matches!(from, U32 | U8 | Bool) { 0.0 } else { -300.0 }, 300.0);
+        let x = operand(
+            from,
+            &[9, 119],
+            "contiguous",
+            &mut noise,
+            if matches!(from, U64 | U32 | U16 | U8 | Bool) { 0.0 } else { -300.0 },
+            300.0,
+        );
         for to in all {
             let got = map(program(Prim::Cast, 1, from, to), &[&x], to, &[]);
             let cast = |v: f64| match to {
@@ -105,6 +114,9 @@ fn casts_round_and_saturate() {
                 U32 if from.is_float() => v as u32 as f64,
                 I8 if from.is_float() => v as i8 as f64,
                 U8 if from.is_float() => v as u8 as f64,
+                I16 if from.is_float() => v as i16 as f64,
+                U16 if from.is_float() => v as u16 as f64,
+                U64 if from.is_float() => v as u64 as f64,
                 _ => round(to, v),
             };
             let want: Vec<f64> = x.values.iter().map(|&v| cast(v)).collect();
@@ -252,8 +264,8 @@ fn runs_of_instructions_are_exact() {
 #[test]
 fn maps_read_and_write_any_layout() {
     let mut noise = Noise(4);
-    for dtype in [F32, F16, F64, I32, U8, I64] {
-        let low = if dtype == U8 { 0.0 } else { -20.0 };
+    for dtype in [F32, F16, F64, I32, U8, I64, I16, U16, U64] {
+        let low = if matches!(dtype, U8 | U16 | U64) { 0.0 } else { -20.0 };
         for dims in [vec![1, 1], vec![5, 3], vec![37, 29], vec![3, 2000], vec![2, 3, 7, 5]] {
             for layout in LAYOUTS {
                 for other in ["contiguous", "transposed", "rows repeated"] {
@@ -286,7 +298,7 @@ fn maps_read_and_write_any_layout() {
 #[test]
 fn copies_keep_every_bit() {
     let mut noise = Noise(5);
-    for dtype in [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64] {
+    for dtype in [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, I16, U16, U64] {
         for layout in LAYOUTS {
             let x = operand(dtype, &[41, 53], layout, &mut noise, 0.0, 100.0);
             check(&format!("{dtype} {layout}"), &map(Program::identity(dtype), &[&x], dtype, &[]), &x.values, 0.0, 0.0);

@@ -53,6 +53,9 @@ impl Raw<'_> {
             "I64" => DType::I64,
             "I32" => DType::I32,
             "U32" => DType::U32,
+            "I16" => DType::I16,
+            "U16" => DType::U16,
+            "U64" => DType::U64,
             "I8" => DType::I8,
             "U8" => DType::U8,
             "BOOL" => DType::Bool,
@@ -268,6 +271,7 @@ fn read(t: &Tensor) -> Result<Out, Fail> {
     let data = match t.dtype() {
         DType::F64 => t.to_vec_of::<f64>()?,
         DType::I64 => t.to_vec_of::<i64>()?.into_iter().map(|v| v as f64).collect(),
+        DType::U64 => t.to_vec_of::<u64>()?.into_iter().map(|v| v as f64).collect(),
         DType::I32 => t.to_vec_of::<i32>()?.into_iter().map(f64::from).collect(),
         DType::U32 => t.to_vec_of::<u32>()?.into_iter().map(f64::from).collect(),
         DType::F16 => t.to_vec_of::<half::f16>()?.into_iter().map(f64::from).collect(),
