@@ -214,16 +214,23 @@ impl Buffer {
 
 /// A read that was submitted.
 pub struct PendingRead {
+    /// How many bytes it gives.
+    pub len: usize,
     /// Whether the bytes have arrived; does not wait.
     pub ready: Box<dyn Fn() -> bool + Send>,
-    /// Waits and gives the bytes.
-    pub wait: Box<dyn FnOnce() -> TensorResult<Vec<u8>> + Send>,
+    /// Waits and copies the bytes into memory of that length.
+    pub wait: Box<dyn FnOnce(&mut [u8]) -> TensorResult<()> + Send>,
 }
 
 impl PendingRead {
     /// Bytes that are here already.
     pub fn done(bytes: Vec<u8>) -> PendingRead {
-        PendingRead { ready: Box::new(|| true), wait: Box::new(|| Ok(bytes)) }
+        let len = bytes.len();
+        let wait = move |out: &mut [u8]| {
+            out.copy_from_slice(&bytes);
+            Ok(())
+        };
+        PendingRead { len, ready: Box::new(|| true), wait: Box::new(wait) }
     }
 }
 

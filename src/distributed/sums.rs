@@ -3,6 +3,7 @@
 
 use super::Transport;
 use crate::error::TensorResult;
+use crate::ops::PadMode;
 use crate::tensor::Tensor;
 
 /// Values that are summed by one rank at a time: slices begin at multiples of this, and so do the parts of a sum of squares.
@@ -58,6 +59,24 @@ fn add(left: &mut [f32], right: &[f32]) {
 pub(crate) fn add_tensors(left: &Tensor, right: &Tensor) -> TensorResult<Tensor> {
     let sum = left.add(right)?;
     sum.abs()?.lt(f32::MIN_POSITIVE)?.where_(0.0, &sum)
+}
+
+/// The sums of squares of a vector's blocks as [`squares`] has them on the host, on the vector's device. Each operation is an evaluation of its own:
+/// in one, a driver may join a product and a sum, or not, by how many there are.
+pub(crate) fn square_tensors(values: &Tensor) -> TensorResult<Tensor> {
+    let len = values.numel();
+    let whole = len.next_multiple_of(BLOCK);
+    let values = if whole > len { values.pad(&[(0, (whole - len) as isize)], PadMode::Constant(0.0))? } else { values.clone() };
+    let squared = values.mul(&values)?;
+    squared.eval()?;
+    let mut sums = squared.lt(f32::MIN_POSITIVE)?.where_(0.0, &squared)?.reshape(&[(whole / BLOCK) as isize, BLOCK as isize])?;
+    let mut width = BLOCK;
+    while width > 1 {
+        sums.eval()?;
+        width /= 2;
+        sums = add_tensors(&sums.narrow(1, 0, width)?, &sums.narrow(1, width, width)?)?;
+    }
+    sums.reshape(&[-1])
 }
 
 /// Values that a thread is given at least.
@@ -159,8 +178,19 @@ pub fn windows(range: std::ops::Range<usize>, most: usize) -> impl Iterator<Item
 }
 
 /// The sum of squares of each block of `values`, whose first begins at a multiple of [`BLOCK`], as bits of an f64. NaN or infinity where a value is.
+/// The squares are f32; they are summed in halves: the second half of a block is added to the first, and so on.
 pub fn squares(values: &[f32], out: &mut [u64]) {
-    let of = |block: &[f32]| block.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().to_bits();
+    let of = |block: &[f32]| {
+        let mut sums = [0.0f32; BLOCK];
+        sums.iter_mut().zip(block).for_each(|(s, v)| *s = if v * v < f32::MIN_POSITIVE { 0.0 } else { v * v });
+        let mut len = BLOCK;
+        while len > 1 {
+            len /= 2;
+            let (low, high) = sums.split_at_mut(len);
+            add(low, &high[..len]);
+        }
+        f64::from(sums[0]).to_bits()
+    };
     let each = share(values.len());
     let shares = values.chunks(each).zip(out.chunks_mut(each / BLOCK)).collect();
     on_threads(shares, |(values, out): (&[f32], &mut [u64])| values.chunks(BLOCK).zip(out).for_each(|(block, out)| *out = of(block)));
@@ -225,8 +255,39 @@ mod tests {
         assert_eq!(of(&[1.0, 2.0]), [5.0]);
         assert!(of(&[]).is_empty() && of(&[f32::INFINITY, 1.0])[0].is_infinite());
         let many: Vec<f32> = (0..3 * THREAD_VALUES + 5).map(|i| (i as f32 * 0.37).sin()).collect();
-        let plain: Vec<f64> = many.chunks(BLOCK).map(|b| b.iter().fold(0.0, |sum, v| sum + f64::from(*v) * f64::from(*v))).collect();
-        assert_eq!(of(&many), plain);
+        let alone: Vec<f64> = many.chunks(BLOCK).flat_map(|block| of(block)).collect();
+        assert_eq!(of(&many), alone);
+        for (got, block) in alone.iter().zip(many.chunks(BLOCK)) {
+            let exact: f64 = block.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
+            assert!((got / exact - 1.0).abs() < 1e-6, "{got} for {exact}");
+        }
+    }
+
+    /// The same bits on every device: a norm must not depend on who summed the squares.
+    #[test]
+    fn squares_of_tensors_are_those_of_the_host() {
+        let least = f32::MIN_POSITIVE;
+        let special =
+            [0.0, -0.0, least, least.sqrt(), -0.9 * least.sqrt(), 1.3 * least.sqrt(), 1e-20, -1e18, 1e19, f32::INFINITY, f32::NAN];
+        for (len, special) in [(0, &[][..]), (1, &[]), (BLOCK - 1, &[]), (3 * BLOCK, &[]), (5 * BLOCK + 7, &special[..])] {
+            let mut values: Vec<f32> = (0..len).map(|i| (i as f32 * 0.7).sin() * 10f32.powi(i as i32 % 9 - 4)).collect();
+            // Each into a block of its own, as far as there are some.
+            special.iter().enumerate().for_each(|(n, v)| values[n % 5 * BLOCK + 31 * n] = *v);
+            let mut want = vec![0; len.div_ceil(BLOCK)];
+            squares(&values, &mut want);
+            for device in [Some(crate::Device::cpu()), crate::device::under_test::gpu()].into_iter().flatten() {
+                let got: Vec<f32> = square_tensors(&Tensor::from_vec(values.clone(), &[len], &device).unwrap()).unwrap().to_vec().unwrap();
+                assert_eq!(got.len(), want.len(), "{len} values on {}", device.name());
+                for (n, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let want = f64::from_bits(*want);
+                    assert!(
+                        f64::from(*got) == want || got.is_nan() && want.is_nan(),
+                        "block {n} of {len} on {}: {got:e}, not {want:e}",
+                        device.name()
+                    );
+                }
+            }
+        }
     }
 
     #[test]

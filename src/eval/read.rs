@@ -57,15 +57,16 @@ impl Download {
             let at = Location::caller();
             return Err(TensorError::dtype("wait", at, format!("the tensor is {}, not {}", self.dtype, T::DTYPE)));
         }
-        let bytes = self.bytes()?;
-        let mut out = vec![T::zeroed(); bytes.len() / size_of::<T>()];
-        bytemuck::cast_slice_mut(&mut out).copy_from_slice(&bytes);
+        let mut out = host_memory(self.pending.len / size_of::<T>(), T::zeroed())?;
+        (self.pending.wait)(bytemuck::cast_slice_mut(&mut out))?;
         Ok(out)
     }
 
     /// Waits and returns the elements' bytes.
     pub(crate) fn bytes(self) -> TensorResult<Vec<u8>> {
-        (self.pending.wait)()
+        let mut out = host_memory(self.pending.len, 0)?;
+        (self.pending.wait)(&mut out)?;
+        Ok(out)
     }
 }
 

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 /// The gradient of a step, after it was summed.
 pub(crate) struct Summed {
-    /// For each group, the gradient of the part that this process updates, in pieces one after the other, still multiplied by the loss scale.
-    pub grads: Vec<Vec<Vec<f32>>>,
-    /// The sum of squares of the whole gradient; not finite where an element is not.
+    /// For each group, the gradient of the part that this process updates, a vector on the device, still multiplied by the loss scale.
+    pub grads: Vec<Tensor>,
+    /// The sum of squares of the whole gradient; not finite where an element is not. Not read without [`Optimizer::needs_norm`].
     pub squares: f64,
 }
 
@@ -52,6 +52,11 @@ impl Optimizer {
         Ok(all)
     }
 
+    /// Whether an update asks for the gradient's norm.
+    pub(crate) fn needs_norm(&self) -> bool {
+        self.max_norm.is_some() || self.scaler.is_some()
+    }
+
     /// One update from a gradient that is known. Loss scale and clipping are as in [`Optimizer::step`], with the norm that is given.
     pub(crate) fn step_from(&mut self, summed: Summed) -> TensorResult<()> {
         self.run(&[], |o| o.build_from(summed))
@@ -60,19 +65,7 @@ impl Optimizer {
     fn build_from(&mut self, summed: Summed) -> TensorResult<()> {
         let device = self.device();
         let number = |v: f64| Tensor::from_vec(vec![v as f32], &[], &device);
-        let mut grads = Vec::new();
-        for pieces in summed.grads {
-            let tensor = |values: Vec<f32>| {
-                let len = values.len();
-                Tensor::from_vec(values, &[len], &device)
-            };
-            let pieces = pieces.into_iter().map(tensor).collect::<TensorResult<Vec<_>>>()?;
-            grads.push(match &pieces[..] {
-                [] => tensor(Vec::new())?,
-                [one] => one.clone(),
-                _ => Tensor::cat(&pieces.iter().collect::<Vec<_>>(), 0)?,
-            });
-        }
+        let mut grads = summed.grads;
         // What all groups share is computed first: kernels of an update then read it, whether there are several groups that do or one.
         let mut factors = Vec::new();
         let mut keep = None;

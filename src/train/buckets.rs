@@ -1,7 +1,7 @@
 //! Gradients' sums over ranks in buckets, each of which is exchanged while the next is computed.
 
 use crate::distributed::sums::{BLOCK, add_parts, slices, windows, within};
-use crate::distributed::{Exchanged, PendingExchange, Ranks};
+use crate::distributed::{PendingExchange, Ranks};
 use crate::error::TensorResult;
 use std::ops::Range;
 
@@ -30,8 +30,6 @@ pub(super) struct Buckets<'a> {
     /// How many pieces' buckets come up to each piece's end.
     ends: Vec<usize>,
     started: Vec<Box<dyn PendingExchange>>,
-    /// Values of each group that wait for the rest of their block.
-    left: Vec<Vec<f32>>,
     /// Memory for what arrives, used again.
     memory: Vec<Vec<f32>>,
 }
@@ -64,25 +62,21 @@ impl<'a> Buckets<'a> {
             }
             ends.push(buckets.len());
         }
-        Buckets { ranks, pieces, buckets, ends, started: Vec::new(), left: vec![Vec::new(); lengths.len()], memory }
+        Buckets { ranks, pieces, buckets, ends, started: Vec::new(), memory }
     }
 
-    /// The exchanges of a piece begin with the sums of this rank's lanes, for each group; none of a group that has none in it. Pieces come in order.
-    pub fn start(&mut self, piece: usize, values: Vec<Option<Vec<f32>>>) -> TensorResult<()> {
-        let mut values: Vec<Vec<f32>> = values.into_iter().map(Option::unwrap_or_default).collect();
-        let first = self.started.len();
-        for (group, (own, left)) in values.iter_mut().zip(&mut self.left).enumerate() {
-            if !left.is_empty() {
-                own.append(left);
-            }
-            let begin = self.pieces[piece][group];
-            let end = begin + own.len();
-            let kept = begin.next_multiple_of(BLOCK).min(end) - begin;
-            *left = own[..kept].to_vec();
-        }
-        for at in first..self.ends[piece] {
+    /// How many of `len` values at the beginning of a piece's part of a group belong to a block of the piece behind it.
+    pub fn left(&self, piece: usize, group: usize, len: usize) -> usize {
+        let begin = self.pieces[piece][group];
+        (begin.next_multiple_of(BLOCK) - begin).min(len)
+    }
+
+    /// The exchanges of a piece begin with the sums of this rank's lanes, whole blocks of each group. Pieces come in order.
+    pub fn start(&mut self, piece: usize, mut values: Vec<Vec<f32>>) -> TensorResult<()> {
+        for at in self.started.len()..self.ends[piece] {
             let bucket = &self.buckets[at];
-            let (begin, own) = (self.pieces[piece][bucket.group], &mut values[bucket.group]);
+            let begin = self.pieces[piece][bucket.group].next_multiple_of(BLOCK);
+            let own = &mut values[bucket.group];
             let range = bucket.range.start - begin..bucket.range.end - begin;
             let sent = if range == (0..own.len()) { std::mem::take(own) } else { own[range].to_vec() };
             self.begin(at, sent)?;
@@ -91,10 +85,6 @@ impl<'a> Buckets<'a> {
     }
 
     fn begin(&mut self, at: usize, values: Vec<f32>) -> TensorResult<()> {
-        if self.ranks.size() == 1 {
-            self.started.push(Box::new(Exchanged { sent: values, received: Vec::new() }));
-            return Ok(());
-        }
         let memory = self.memory.pop().unwrap_or_default();
         self.started.push(self.ranks.transport().start_exchange(values, &self.buckets[at].bounds, memory)?);
         Ok(())
@@ -115,11 +105,9 @@ impl<'a> Buckets<'a> {
         let mut sums = Vec::new();
         for (bucket, started) in self.buckets.into_iter().zip(self.started) {
             let mut all = started.wait()?;
-            if size > 1 {
-                let own = bucket.bounds[rank]..bucket.bounds[rank + 1];
-                add_parts(size, &mut all.received, &mut all.sent[own]);
-                memory.push(all.received);
-            }
+            let own = bucket.bounds[rank]..bucket.bounds[rank + 1];
+            add_parts(size, &mut all.received, &mut all.sent[own]);
+            memory.push(all.received);
             sums.push((bucket, all.sent));
         }
         Ok(BucketSums { sums, memory })

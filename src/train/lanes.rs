@@ -2,11 +2,13 @@
 
 use super::adaptive::{AdaptiveBatch, rows_of};
 use super::buckets::{BucketSums, Buckets, Owners};
+use super::lane_sums::{Destination, LaneSums};
 use crate::device::Device;
-use crate::distributed::sums::{BLOCK, Tree, add_tensors, slices, squares, windows, within};
+use crate::distributed::sums::{BLOCK, Tree, slices, square_tensors, squares, windows, within};
 use crate::distributed::{Ranks, Vote};
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::{Download, eval_all, frontier};
+use crate::eval::{eval_all, frontier};
 use crate::nn::Module;
 use crate::optim::{Optimizer, Summed};
 use crate::tensor::Tensor;
@@ -17,8 +19,8 @@ use std::ops::Range;
 /// its own gradient. A step's gradient is the mean over lanes, whose sum follows a fixed tree over their numbers. So 1, 2 and 4 [`Ranks`] make
 /// the same bits of 4 lanes, and a run goes on with another number of ranks. Each rank has equally many lanes, one after the other.
 ///
-/// Gradients are computed in up to four pieces, the last layers' first, the same for any number of ranks. A rank sums its lanes on its device; the sums go to
-/// the host with the last lane, and the exchange of a piece is hidden behind the computing of the pieces after it.
+/// Gradients are computed in up to four pieces, the last layers' first, the same for any number of ranks. A rank sums its lanes on its device, where the
+/// sums of one rank stay. Those of several go to the host with the last lane, and the exchange of a piece is hidden behind the computing of the pieces after it.
 ///
 /// ```
 /// # use tensorlogic::distributed::Ranks;
@@ -167,11 +169,19 @@ impl LaneStep {
         let owners = self.owners(optimizer);
         let ranks = self.ranks.clone();
         let (sums, losses) = loop {
-            let mut buckets = Buckets::new(&ranks, &pieces, &lengths, &owners, self.most, std::mem::take(&mut self.memory));
-            let losses = self.gradients(adaptive, (model, optimizer), batches, position, &loss, (&pieces, &mut buckets));
-            buckets.complete()?;
-            let sums = buckets.wait()?;
-            let own = losses.map(|losses| (sums, losses));
+            let mut to = match ranks.size() {
+                1 => Destination::device(),
+                _ => Destination::host(Buckets::new(&ranks, &pieces, &lengths, &owners, self.most, std::mem::take(&mut self.memory))),
+            };
+            let losses = self.gradients(adaptive, (model, optimizer), batches, position, &loss, (&pieces, &mut to));
+            let own = match to {
+                Destination::Device(sums) => losses.and_then(|losses| Ok((Sums::Device(in_groups(sums, optimizer)?), losses))),
+                Destination::Host { mut buckets, .. } => {
+                    buckets.complete()?;
+                    let sums = buckets.wait()?;
+                    losses.map(|losses| (Sums::Host(sums), losses))
+                }
+            };
             let vote = match &own {
                 Ok(_) => Vote::GoOn,
                 Err(TensorError::OutOfMemory { .. }) if adaptive.can_shrink(most, &attempt) => Vote::Again,
@@ -221,7 +231,7 @@ impl LaneStep {
         batches: &[Vec<Vec<Tensor>>],
         position: u64,
         loss: &impl Fn(&[Tensor]) -> TensorResult<Tensor>,
-        (pieces, buckets): (&[Vec<usize>], &mut Buckets<'_>),
+        (pieces, to): (&[Vec<usize>], &mut Destination<'_>),
     ) -> TensorResult<Vec<f32>> {
         let streams = model.random_state();
         let next = position.saturating_add((self.lanes * batches[0].len()) as u64);
@@ -230,8 +240,6 @@ impl LaneStep {
         }
         let mut losses = Vec::new();
         let mut sums: Vec<LaneSums> = pieces.iter().map(|_| LaneSums::default()).collect();
-        // What is summed and on its way to the host.
-        let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for (lane, own) in self.own().zip(batches) {
             let first = position + (lane * own.len()) as u64;
             draw_from(model, &streams, first, adaptive.parts())?;
@@ -243,27 +251,33 @@ impl LaneStep {
                 let grads = rest.pop_front().unwrap_or_default();
                 compute(&grads, &rest, (piece == 0).then_some(&total))?;
                 sums.push(grads)?;
-                if !last {
-                    continue;
-                }
-                let before = under_way.len();
-                under_way.push_back(UnderWay { piece, values: sums.download()? });
-                // What was submitted before this has had its time.
-                for n in 0..=before {
-                    if n < before || under_way.front().is_some_and(UnderWay::is_ready) {
-                        under_way.pop_front().map_or(Ok(()), |u| u.arrive(buckets))?;
-                    }
+                if last {
+                    to.push(piece, sums.take())?;
                 }
             }
             losses.push(total);
         }
-        under_way.into_iter().try_for_each(|u| u.arrive(buckets))?;
+        to.finish()?;
         draw_from(model, &streams, next, adaptive.parts())?;
         losses.iter().map(|total| Ok(total.item()? as f32)).collect()
     }
 
     /// What this rank's update needs of the gradient's sums, and the mean loss.
-    fn sum(&mut self, optimizer: &Optimizer, mut sums: BucketSums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
+    fn sum(&mut self, optimizer: &Optimizer, sums: Sums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
+        match sums {
+            Sums::Device(grads) => {
+                let mut squares = 0.0;
+                for blocks in optimizer.needs_norm().then_some(&grads).into_iter().flatten() {
+                    squares += square_tensors(blocks)?.to_vec()?.into_iter().map(f64::from).sum::<f64>();
+                }
+                Ok((Summed { grads, squares }, mean_loss(losses)))
+            }
+            Sums::Host(sums) => self.sum_of_ranks(optimizer, sums, losses),
+        }
+    }
+
+    /// The same from the sums that ranks have of parts of it.
+    fn sum_of_ranks(&mut self, optimizer: &Optimizer, mut sums: BucketSums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
         let lengths = optimizer.lengths();
         // The losses, and the squares of each block by the rank that has its sum; the others' words are 0.
         let mut words = vec![0u64; self.lanes];
@@ -277,19 +291,27 @@ impl LaneStep {
             squares(own, &mut words[firsts[group] + begin / BLOCK..][..own.len().div_ceil(BLOCK)]);
         }
         self.ranks.transport().max_words(&mut words)?;
-        let (losses, blocks) = words.split_at(self.lanes);
-        let squares = blocks.iter().map(|w| f64::from_bits(*w)).sum();
-        let mut tree = Tree::default();
-        losses.iter().for_each(|w| tree.push(vec![f32::from_bits(*w as u32)]));
+        let losses = &words[..self.lanes];
+        // Group by group, as one rank does.
+        let ends = firsts.iter().copied().skip(1).chain([words.len()]);
+        let squares = firsts.iter().zip(ends).map(|(a, b)| words[*a..b].iter().map(|w| f64::from_bits(*w)).sum::<f64>()).sum();
+        let loss = mean_loss(losses.iter().map(|w| f32::from_bits(*w as u32)));
         // Every rank decides alike: also one whose own part is there already.
-        let gathered = self.owners(optimizer).iter().map(|o| matches!(o, Owners::Even) && self.ranks.size() > 1).collect::<Vec<_>>();
+        let gathered = self.owners(optimizer).iter().map(|o| matches!(o, Owners::Even)).collect::<Vec<_>>();
         self.memory = std::mem::take(&mut sums.memory);
         let wanted: Vec<Range<usize>> = match self.sharded {
             true => self.bounds(optimizer).iter().map(|b| self.part(b)).collect(),
             false => lengths.iter().map(|len| 0..*len).collect(),
         };
-        let grads = sums.parts(&self.ranks, &wanted, &gathered)?;
-        Ok((Summed { grads, squares }, tree.finish().and_then(|l| l.first().copied()).unwrap_or(f32::NAN)))
+        let parts = sums.parts(&self.ranks, &wanted, &gathered)?;
+        let device = optimizer.device();
+        let tensor = |values: Vec<f32>| {
+            let len = values.len();
+            Tensor::from_vec(values, &[len], &device)
+        };
+        let group = |parts: Vec<Vec<f32>>| joined(parts.into_iter().map(tensor).collect::<TensorResult<Vec<_>>>()?, &device);
+        let grads = self.ranks.all_ok(parts.into_iter().map(group).collect::<TensorResult<Vec<_>>>())?;
+        Ok((Summed { grads, squares }, loss))
     }
 
     /// Every rank's slice of the values becomes everybody's.
@@ -390,52 +412,44 @@ impl LaneStep {
 /// Values in an exchange at most: MPI counts up to 2³¹ − 1, and what arrives takes as much memory again.
 const MOST_EXCHANGED: usize = 1 << 28;
 
-/// A piece of the gradient, summed over this rank's lanes, on its way to the host.
-struct UnderWay {
-    piece: usize,
-    /// For each group.
-    values: Vec<Option<Download>>,
+/// The gradient, summed over the lanes of all ranks.
+enum Sums {
+    /// Of each group, where one rank has all lanes.
+    Device(Vec<Tensor>),
+    /// Parts of it, by the ranks that summed them.
+    Host(BucketSums),
 }
 
-impl UnderWay {
-    fn is_ready(&self) -> bool {
-        self.values.iter().flatten().all(Download::is_ready)
-    }
-
-    /// Waits for the values, and exchanges them.
-    fn arrive(self, buckets: &mut Buckets<'_>) -> TensorResult<()> {
-        let values = self.values.into_iter().map(|v| v.map(Download::wait::<f32>).transpose()).collect::<TensorResult<_>>()?;
-        buckets.start(self.piece, values)
+/// Parts of a group's buffer, one behind the other.
+fn joined(parts: Vec<Tensor>, device: &Device) -> TensorResult<Tensor> {
+    match &parts[..] {
+        [] => Tensor::zeros(&[0], DType::F32, device),
+        [one] => Ok(one.clone()),
+        _ => Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0),
     }
 }
 
-/// A piece of the gradient, for each group, summed over lanes on the device as [`Tree`] does on the host.
-#[derive(Default)]
-struct LaneSums {
-    /// Sums of whole sub-trees, with the number of levels in each.
-    kept: Vec<(u32, Vec<Option<Tensor>>)>,
+/// The gradient of each group, computed, from pieces whose first has the end of each.
+fn in_groups(pieces: Vec<Vec<Option<Tensor>>>, optimizer: &Optimizer) -> TensorResult<Vec<Tensor>> {
+    let mut groups: Vec<Vec<Tensor>> = optimizer.lengths().iter().map(|_| Vec::new()).collect();
+    for piece in pieces.into_iter().rev() {
+        groups.iter_mut().zip(piece).for_each(|(group, part)| group.extend(part));
+    }
+    let device = optimizer.device();
+    // One group after the other, so that the pieces of each are free before the next is joined.
+    let join = |parts: Vec<Tensor>| {
+        let whole = joined(parts, &device)?;
+        whole.eval()?;
+        Ok(whole)
+    };
+    groups.into_iter().map(join).collect()
 }
 
-impl LaneSums {
-    /// The next lane's gradients, which are computed.
-    fn push(&mut self, grads: Vec<Option<Tensor>>) -> TensorResult<()> {
-        let mut top = (0, grads);
-        while let Some((level, left)) = self.kept.pop_if(|k| k.0 == top.0) {
-            let sum = |(a, b): (&Option<Tensor>, &Option<Tensor>)| a.as_ref().zip(b.as_ref()).map(|(a, b)| add_tensors(a, b)).transpose();
-            let sums = left.iter().zip(&top.1).map(sum).collect::<TensorResult<Vec<_>>>()?;
-            // An evaluation of its own: a driver may round a sum in another way where it is part of what computes a gradient.
-            eval_all(&sums.iter().flatten().collect::<Vec<_>>())?;
-            top = (level + 1, sums);
-        }
-        self.kept.push(top);
-        Ok(())
-    }
-
-    /// The sums over all lanes, a power of two, on their way to the host.
-    fn download(&mut self) -> TensorResult<Vec<Option<Download>>> {
-        let sums = self.kept.pop().map(|top| top.1).unwrap_or_default();
-        sums.iter().map(|s| s.as_ref().map(Tensor::download).transpose()).collect()
-    }
+/// The sum of all lanes' losses, each of which is divided by their number.
+fn mean_loss(losses: impl IntoIterator<Item = f32>) -> f32 {
+    let mut tree = Tree::default();
+    losses.into_iter().for_each(|loss| tree.push(vec![loss]));
+    tree.finish().and_then(|l| l.first().copied()).unwrap_or(f32::NAN)
 }
 
 /// Computes a piece of the gradient, with what the rest of it needs of the same work.

@@ -3,6 +3,7 @@
 mod adaptive;
 mod buckets;
 mod checkpoints;
+mod lane_sums;
 mod lanes;
 
 pub use adaptive::{AdaptiveBatch, AdaptiveRows};

@@ -7,7 +7,7 @@
 //!   `latency` for each of the N − 1 messages; the sum then takes `sum` seconds a byte on the host. Twice the bytes move: sums to their owners, and back.
 //! - No congestion: a switch carries all links at full rate, and each rank has a link of its own.
 //! - Ranks on one machine with fewer cores than ranks take turns (`--cores`): compute and sums are slower by that factor.
-//! - The gradient's way between GPU and host takes `copy` seconds a byte, each way, and is not hidden.
+//! - The gradient's way between GPU and host takes `copy` seconds a byte, each way, and is not hidden. A single rank's gradient stays on its GPU.
 //! - Each rank updates everything; evaluation, saves and reading of text cost nothing.
 
 use std::collections::BinaryHeap;
@@ -70,6 +70,7 @@ impl Run {
             draws ^= draws << 17;
             (draws >> 11) as f64 / (1u64 << 53) as f64
         };
+        let copy = if ranks > 1 { self.copy } else { 0.0 };
         let turns = (ranks as f64 / self.cores as f64).max(1.0);
         let lanes = self.lanes / ranks;
         let own = self.lane * turns * lanes as f64;
@@ -82,7 +83,7 @@ impl Run {
                 let backward = BACKWARD * done / lanes as f64;
                 for bucket in 0..self.buckets {
                     let left = (self.buckets - 1 - bucket) as f64 / self.buckets as f64;
-                    let copied = self.copy * self.bytes * (bucket + 1) as f64 / self.buckets as f64;
+                    let copied = copy * self.bytes * (bucket + 1) as f64 / self.buckets as f64;
                     events.push(Event { at: done - backward * left + copied, bucket });
                 }
             }
@@ -95,7 +96,7 @@ impl Run {
                     next += 1;
                 }
             }
-            total += free + self.copy * self.bytes + self.update * turns;
+            total += free + copy * self.bytes + self.update * turns;
         }
         total / STEPS as f64
     }
@@ -138,7 +139,7 @@ const GPT2: Run = Run {
     link: 0.0,
     latency: 0.0,
     sum: 0.1e-9,
-    copy: 0.05e-9,
+    copy: 0.2e-9,
     cores: usize::MAX,
 };
 
@@ -301,6 +302,10 @@ mod tests {
         // Four lanes, half of 8 MB twice at 1 GB/s.
         close(PLAIN.step(2), 0.4 + 0.008 + 0.02);
         close(Run { latency: 1e-3, ..PLAIN }.step(8), 0.1 + 2.0 * (7e-3 + 7e-3) + 0.02);
+        // 8 MB to the host and back, where there is somebody to exchange them with.
+        let copied = Run { copy: 1e-9, ..PLAIN };
+        close(copied.step(1), 0.82);
+        close(copied.step(2), 0.4 + 0.008 + 0.016 + 0.02);
         // Two cores for four ranks.
         close(Run { cores: 2, ..PLAIN }.step(4), 0.4 + 0.012 + 0.04);
         // In eight buckets only the last one's exchange is not hidden.

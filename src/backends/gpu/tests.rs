@@ -71,6 +71,13 @@ fn sample(n: usize, d: DType) -> Vec<f64> {
         .collect()
 }
 
+/// The bytes of a read, once they have arrived.
+fn taken(read: PendingRead) -> Vec<u8> {
+    let mut bytes = vec![0; read.len];
+    (read.wait)(&mut bytes).unwrap();
+    bytes
+}
+
 fn upload(m: &GpuBackend, bytes: Vec<u8>) -> Buffer {
     // On the device at once, unlike small values of tensors.
     m.upload_as(Bytes::Owned(Arc::new(bytes)), m.default_mode()).unwrap()

@@ -330,12 +330,12 @@ impl Core {
             from..from + p.len
         };
         let places: Vec<_> = parts.iter().zip(&words).map(&mut place).collect();
-        let wait = Box::new(move || {
+        let len = places.iter().map(|p| p.len()).sum();
+        let wait = Box::new(move |out: &mut [u8]| {
             core.wait_mapped(&mapped, Some(index))?;
             let bytes = target.get_mapped_range(0..whole).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name())))?;
-            let mut out = vec![0; places.iter().map(|p| p.len()).sum()];
-            large_copy::expect_many_bytes(&mut out);
-            let mut rest = &mut out[..];
+            large_copy::expect_many_bytes(out);
+            let mut rest = out;
             for place in places {
                 let (part, behind) = rest.split_at_mut(place.len());
                 large_copy::copy(&bytes[place], part);
@@ -350,10 +350,9 @@ impl Core {
                 spare.remove(0);
             }
             drop(spare);
-            core.records.report(&core.driver.queue, error)?;
-            Ok(out)
+            core.records.report(&core.driver.queue, error)
         });
-        Ok(PendingRead { ready, wait })
+        Ok(PendingRead { len, ready, wait })
     }
 
     /// Like `start_read` without a copy on the device: the buffer itself is read once what was submitted is done. (Work that is submitted in
@@ -370,17 +369,15 @@ impl Core {
         });
         // The handle keeps others from writing in place.
         let (core, buffer) = (self.clone(), buffer.clone());
-        let wait = Box::new(move || {
+        let wait = Box::new(move |out: &mut [u8]| {
             core.queue.wait()?;
-            let mut out = Vec::with_capacity(len);
-            if core.show_in_place(&buffer, start, len, &mut |bytes| out.extend_from_slice(bytes))? {
-                return Ok(out);
+            large_copy::expect_many_bytes(out);
+            match core.show_in_place(&buffer, start, len, &mut |bytes| large_copy::copy(bytes, out))? {
+                true => Ok(()),
+                false => core.read(&Mutex::default(), &buffer, start, out),
             }
-            out.resize(len, 0);
-            core.read(&Mutex::default(), &buffer, start, &mut out)?;
-            Ok(out)
         });
-        PendingRead { ready, wait }
+        PendingRead { len, ready, wait }
     }
 
     /// Shows bytes of a buffer that the host sees; false where it does not, or the mapping fails.

@@ -197,16 +197,19 @@ impl Gpu {
         let number = self.watch.submitted();
         let (asking, waiting) = (self.clone(), self.clone());
         let ready = Box::new(move || asking.watch.done() >= number || asking.watch.is_lost());
-        let wait = Box::new(move || {
+        let wait = Box::new(move |out: &mut [u8]| {
             waiting.wait_for(number, waiting.adapter.pacing(|p| p.awake))?;
             waiting.report()?;
-            let mut out = Vec::with_capacity(bytes);
+            let mut rest = out;
             for (block, start, len, _) in &held {
+                let (part, behind) = rest.split_at_mut(*len);
                 // SAFETY: what wrote them is done, and nothing writes them for as long as they are held here.
-                out.extend_from_slice(unsafe { block.bytes(*start, *len) }.unwrap_or_default());
+                let bytes = unsafe { block.bytes(*start, *len) };
+                part.copy_from_slice(bytes.ok_or_else(|| TensorError::Internal("a read of a buffer that the host does not see".into()))?);
+                rest = behind;
             }
-            Ok(out)
+            Ok(())
         });
-        Ok(PendingRead { ready, wait })
+        Ok(PendingRead { len: bytes, ready, wait })
     }
 }

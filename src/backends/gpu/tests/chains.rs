@@ -27,7 +27,7 @@ fn runs_of_a_chain_each_read_the_one_before() {
             m.run_chain(&plan, std::slice::from_ref(&x), &out, &params, Chain { fed: 0, growth: &growth }).unwrap();
             // All but the first element of each, one behind the other.
             let parts: Vec<_> = out.iter().map(|b| (b, 4, 4 * n - 4)).collect();
-            let got = decode(&(m.start_reads(&parts).unwrap().wait)().unwrap(), d);
+            let got = decode(&taken(m.start_reads(&parts).unwrap()), d);
             let (mut v, mut want) = (start.clone(), Vec::<f64>::new());
             for run in 0..runs {
                 v.iter_mut().for_each(|v| *v = 2.0 * *v + params.first().map_or(0.0, |p| p + 0.5 * run as f64));
