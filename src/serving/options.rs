@@ -24,10 +24,11 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Prompt tokens that one step reads at most; by default 64 on a CPU and 512 on a GPU.
     pub chunk: Option<usize>,
-    /// How long a step that reads prompts may take, since answers wait for it. Larger shapes than that allows are left out, as measured at the start.
+    /// How long steps that read prompts may take together between two steps that write, since answers wait for them, by times measured at the start. One
+    /// step there is in any case; larger shapes than this allows are left out.
     pub itl_budget: Duration,
-    /// Whether an answer has the same bits whatever else the engine does: all steps then have one width, `rows`, and read one prompt at a time in chunks
-    /// of one size, and there must be room for a whole answer before it begins.
+    /// Whether an answer has the same bits whatever else the engine does: all steps that write then have one width, `rows`, those that read
+    /// have one shape, and there must be room for a whole answer before it begins.
     pub deterministic: bool,
     /// Where prompt and answer repeat themselves, the next tokens are guessed and checked several at a time, if that is expected to be so many times as fast
     /// as one at a time, by how long both take at the start and by how many guesses were right. With up to four requests at a time, and never with

@@ -3,6 +3,7 @@
 use super::pages::{PAGE, Pages, RowPage};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The number of a request.
 pub(crate) type RowId = u64;
@@ -18,8 +19,10 @@ pub(crate) struct Limits {
     pub pages: usize,
     /// Tokens of prompt and answer together.
     pub context: usize,
-    /// The shapes in which prompts are read: rows and tokens of a row, the fewest tokens first.
-    pub shapes: Vec<[usize; 2]>,
+    /// The shapes in which prompts are read: rows and tokens of a row, the fewest tokens first; and how long such a step takes.
+    pub shapes: Vec<([usize; 2], Duration)>,
+    /// How long steps that read may take together between two that write.
+    pub between_writes: Duration,
     /// Output tokens for which there must be room before a row begins; more pages are found as it goes on. `None`: for all.
     pub reserve: Option<usize>,
     /// A prefix that was read before counts in multiples of so many pages.
@@ -72,6 +75,12 @@ pub(crate) struct Chunk {
     pub ends: bool,
 }
 
+/// Rows whose prompts are read next, in a shape that takes so long.
+struct Part {
+    shape: ([usize; 2], Duration),
+    rows: Vec<RowId>,
+}
+
 /// A request that is known.
 struct Row {
     /// The prompt and what was written.
@@ -101,8 +110,8 @@ pub(crate) struct Scheduler {
     /// Rows without pages, in order.
     waiting: VecDeque<RowId>,
     pages: Pages,
-    /// Whether prompts were read last.
-    read_last: bool,
+    /// How long the steps take that were given out to read prompts since one that writes.
+    since_write: Duration,
     /// Rows of whose prompts parts were given out to be read, and whose pages others may have when that is submitted.
     just_read: Vec<RowId>,
     /// Rows whose pages were taken away.
@@ -123,7 +132,7 @@ impl Scheduler {
             rows: BTreeMap::new(),
             waiting: VecDeque::new(),
             pages,
-            read_last: false,
+            since_write: Duration::ZERO,
             just_read: Vec::new(),
             returned: 0,
             held: None,
@@ -217,14 +226,18 @@ impl Scheduler {
             self.pages.share(&row.name, &row.tokens, &mut row.pages, full);
         }
         self.admit();
-        let reading = self.rows.values().any(|r| r.active && r.read < r.target);
         let writing = self.rows.values().any(Row::writes);
-        if reading && !(self.read_last && writing) {
-            self.read_last = true;
-            return self.read();
+        if let Some(part) = self.part_to_read() {
+            let (_, time) = part.shape;
+            // Answers wait for one such step in any case, and for more of them as long as that is bearable.
+            if !writing || self.since_write.is_zero() || self.since_write + time <= self.limits.between_writes {
+                // A step counts, however short it is.
+                self.since_write += time.max(Duration::from_nanos(1));
+                return self.read(part);
+            }
         }
-        self.read_last = false;
         if writing {
+            self.since_write = Duration::ZERO;
             return self.write(under_way);
         }
         if under_way { Work::Wait } else { Work::Idle }
@@ -289,31 +302,45 @@ impl Scheduler {
         reading.map(alike).max().unwrap_or(0) / multiple * multiple
     }
 
-    /// Parts of prompts in one shape: the oldest row decides how many tokens, others join as long as at most half of the shape is padding.
-    fn read(&mut self) -> Work {
+    /// Rows that read in one shape: the oldest decides how many tokens, others join as long as at most half of the shape is padding.
+    fn part_to_read(&self) -> Option<Part> {
         let left = |r: &Row| r.target.saturating_sub(r.read);
         let unread: Vec<(RowId, usize)> = self.rows.iter().filter(|(_, r)| r.active && left(r) > 0).map(|(id, r)| (*id, left(r))).collect();
-        let Some(&(_, first)) = unread.first() else { return Work::Idle };
+        let &(_, first) = unread.first()?;
         let shapes = &self.limits.shapes;
-        let longest = shapes.iter().map(|s| s[1]).max().unwrap_or(1);
-        let width = shapes.iter().map(|s| s[1]).filter(|&w| w >= first.min(longest)).min().unwrap_or(longest);
-        let mut heights: Vec<usize> = shapes.iter().filter(|s| s[1] == width).map(|s| s[0]).collect();
-        heights.sort_unstable();
-        let most = heights.last().copied().unwrap_or(1);
-        let fits = |&(n, (_, left)): &(usize, (RowId, usize))| n == 0 || 2 * left.min(width) >= width;
-        let chosen: Vec<(RowId, usize)> = unread.into_iter().enumerate().filter(fits).map(|(_, u)| u).take(most).collect();
-        let height = heights.into_iter().find(|&h| h >= chosen.len()).unwrap_or(most);
+        let longest = shapes.iter().map(|(s, _)| s[1]).max().unwrap_or(1);
+        let width = shapes.iter().map(|(s, _)| s[1]).filter(|&w| w >= first.min(longest)).min().unwrap_or(longest);
+        let mut of_width: Vec<_> = shapes.iter().filter(|(s, _)| s[1] == width).copied().collect();
+        of_width.sort_unstable();
+        let &([most, _], _) = of_width.last()?;
+        // A shape that is there in one height takes as long with few rows as with many.
+        let fits = |&(n, (_, left)): &(usize, (RowId, usize))| n == 0 || of_width.len() == 1 || 2 * left.min(width) >= width;
+        let rows: Vec<RowId> = unread.into_iter().enumerate().filter(fits).map(|(_, (id, _))| id).take(most).collect();
+        let shape = of_width.into_iter().find(|(s, _)| s[0] >= rows.len())?;
+        Some(Part { shape, rows })
+    }
+
+    /// Gives out a part to read. Where rows of the shape are left, they read the prompts' next parts: a step writes the keys of all its rows before any of
+    /// them attends to them.
+    fn read(&mut self, Part { shape: ([height, width], _), rows }: Part) -> Work {
         let mut chunks = Vec::new();
-        for (id, left) in chosen {
+        // Each prompt has one part before the oldest has more.
+        let first = rows.iter().map(|&id| (id, 1));
+        let more = rows.iter().map(|&id| (id, usize::MAX));
+        for (id, most) in first.chain(more) {
             let Some(row) = self.rows.get_mut(&id) else { continue };
-            let len = left.min(width);
-            chunks.push(Chunk { row: id, start: row.read, len, ends: len == left });
-            row.read += len;
-            self.just_read.push(id);
-            if len == left {
-                row.planned = row.tokens.len() + 1;
+            let parts = (row.target - row.read).div_ceil(width).min(most).min(height - chunks.len());
+            for _ in 0..parts {
+                let left = row.target - row.read;
+                let len = left.min(width);
+                chunks.push(Chunk { row: id, start: row.read, len, ends: len == left });
+                row.read += len;
+                if len == left {
+                    row.planned = row.tokens.len() + 1;
+                }
             }
         }
+        self.just_read.extend(rows);
         Work::Read([height, width], chunks)
     }
 
@@ -353,7 +380,8 @@ impl Scheduler {
     pub fn undo(&mut self, work: &Work) {
         match work {
             Work::Read(_, chunks) => {
-                for chunk in chunks {
+                // Of a prompt's parts the first was given out first.
+                for chunk in chunks.iter().rev() {
                     self.just_read.retain(|id| *id != chunk.row);
                     let Some(row) = self.rows.get_mut(&chunk.row) else { continue };
                     (row.read, row.planned) = (chunk.start, row.tokens.len());

@@ -42,6 +42,15 @@ struct Model {
     short: bool,
     given: usize,
     ended: usize,
+    /// How long steps took that read since one that wrote.
+    waited: Duration,
+}
+
+const BETWEEN_WRITES: Duration = Duration::from_millis(200);
+
+/// How long a step takes that reads this shape.
+fn time_of([rows, tokens]: [usize; 2]) -> Duration {
+    Duration::from_millis((rows * tokens) as u64)
 }
 
 impl Model {
@@ -49,7 +58,20 @@ impl Model {
         let memory = vec![0; (limits.pages + 1) * PAGE];
         let scheduler = Scheduler::new(limits);
         let (known, flight, found) = (HashMap::new(), VecDeque::new(), HashMap::new());
-        Model { scheduler, memory, known, flight, served: 0, found, steps: [0; 4], drafts: [0; 2], short: false, given: 0, ended: 0 }
+        Model {
+            scheduler,
+            memory,
+            known,
+            flight,
+            served: 0,
+            found,
+            steps: [0; 4],
+            drafts: [0; 2],
+            short: false,
+            given: 0,
+            ended: 0,
+            waited: Duration::ZERO,
+        }
     }
 
     fn check(&self) {
@@ -116,7 +138,17 @@ impl Model {
     }
 
     fn step(&mut self, depth: usize) -> bool {
+        let writing = self.scheduler.rows.values().any(Row::writes);
         let work = self.scheduler.next(!self.flight.is_empty());
+        match &work {
+            Work::Read(shape, _) => {
+                let time = time_of(*shape);
+                assert!(!writing || self.waited.is_zero() || self.waited + time <= BETWEEN_WRITES, "answers wait {:?}", self.waited + time);
+                self.waited += time;
+            }
+            Work::Write(_) => self.waited = Duration::ZERO,
+            _ => {}
+        }
         self.given += usize::from(matches!(work, Work::Read(..) | Work::Write(_)));
         if self.short && self.given.is_multiple_of(23) {
             while !self.flight.is_empty() {
@@ -175,9 +207,21 @@ fn written(id: RowId, at: usize) -> u32 {
 }
 
 fn limits(pages: usize, reserve: Option<usize>) -> Limits {
-    let shapes = vec![[1, 32], [4, 32], [1, 128], [2, 128]];
     let share_written = reserve.is_some();
-    Limits { rows: 6, waiting: 12, pages, context: 1000, shapes, reserve, prefix_pages: 2 - usize::from(share_written), share_written }
+    // Where answers are to have the same bits whatever happens, there is one shape.
+    let shapes = if share_written { vec![[1, 32], [4, 32], [1, 128], [2, 128]] } else { vec![[3, 64]] };
+    let shapes = shapes.into_iter().map(|s| (s, time_of(s))).collect();
+    Limits {
+        rows: 6,
+        waiting: 12,
+        pages,
+        context: 1000,
+        shapes,
+        between_writes: BETWEEN_WRITES,
+        reserve,
+        prefix_pages: 2 - usize::from(share_written),
+        share_written,
+    }
 }
 
 /// Random events; in the end everyone who did not leave has been served, and no page is missing.

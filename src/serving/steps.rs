@@ -267,11 +267,6 @@ impl Steps {
         step.run(&[logits, &divisors.tensor, &addends.tensor])?.ok_or_else(|| no_step("changes logits of", width))
     }
 
-    /// The widths of steps that write, and the shapes of those that read.
-    pub fn shapes(&self) -> (Vec<usize>, Vec<[usize; 2]>) {
-        (self.writes.keys().copied().collect(), self.reads.keys().copied().collect())
-    }
-
     /// Forgets a shape.
     pub fn drop_check(&mut self, shape: [usize; 2]) {
         self.checks.remove(&shape);

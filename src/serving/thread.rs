@@ -132,7 +132,7 @@ impl Core {
         let widest = shapes.iter().chain(&checks).map(|shape| shape[1]).max().unwrap_or(0);
         let mut steps = Steps::new(model, device, pages + 1, rows, (context + widest).div_ceil(PAGE))?;
         widths.iter().try_for_each(|&w| steps.prepare_write(w))?;
-        let mut widest = 0;
+        let (mut widest, mut timed) = (0, Vec::new());
         for &shape in &shapes {
             steps.prepare_read(shape)?;
             // One shape is there in any case; what comes behind is larger.
@@ -143,6 +143,7 @@ impl Core {
             }
             shared.round.longest.fetch_max(time.as_millis() as u64, Relaxed);
             widest = widest.max(shape[1]);
+            timed.push((shape, time));
         }
         let mut measured = Vec::new();
         for shape in checks {
@@ -162,7 +163,8 @@ impl Core {
             waiting: usize::MAX,
             pages,
             context,
-            shapes: steps.shapes().1,
+            shapes: timed,
+            between_writes: options.itl_budget,
             reserve: (!options.deterministic).then_some(RESERVE),
             prefix_pages: if options.deterministic { chunk_pages } else { 1 },
             share_written: !options.deterministic,
@@ -627,7 +629,10 @@ fn shapes(options: &EngineOptions, device: &Device, context: usize) -> (Vec<usiz
     let host = device.capabilities().host_memory;
     let chunk = options.chunk.unwrap_or(if host { 64 } else { 512 }).min(context.next_power_of_two());
     if options.deterministic {
-        return (vec![options.rows], vec![[1, chunk]]);
+        // Short prompts share a step, and the parts of a long one do.
+        let height = (chunk / PAGE).clamp(1, options.rows);
+        let width = if chunk > PAGE { chunk / PAGE / height * PAGE } else { chunk };
+        return (vec![options.rows], vec![[height, width]]);
     }
     let powers = |most: usize| {
         let mut all: Vec<usize> = (0..usize::BITS).map(|n| 1 << n).take_while(|&n| n < most).collect();
@@ -637,6 +642,6 @@ fn shapes(options: &EngineOptions, device: &Device, context: usize) -> (Vec<usiz
     // Where few tokens take as long as many, several prompts are read together.
     let together = if host { chunk } else { chunk.max(2048) };
     let widths = [16, 64, 256, 1024, 4096].into_iter().filter(|&c| c < chunk).chain([chunk]);
-    let reads = widths.flat_map(|c| [1, 2, 4, 8].into_iter().filter(move |&r| r == 1 || (r * c <= together)).map(move |r| [r, c]));
+    let reads = widths.flat_map(|c| [1, 2, 4, 8, 16, 32].into_iter().filter(move |&r| r == 1 || (r * c <= together)).map(move |r| [r, c]));
     (powers(options.rows), reads.filter(|&[r, _]| r <= options.rows).collect())
 }

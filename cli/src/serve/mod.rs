@@ -110,7 +110,7 @@ pub struct ServeArgs {
     /// Never guess the next tokens of answers that repeat parts of their text, to check several at a time
     #[arg(long)]
     no_lookup: bool,
-    /// Milliseconds that a step which reads prompts may take, since running answers wait for it
+    /// Milliseconds that steps which read prompts may take between two tokens of running answers, which wait for them
     #[arg(long, value_name = "MS", default_value_t = 50)]
     itl_budget: u64,
     /// Connections at most
