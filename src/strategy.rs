@@ -194,6 +194,11 @@ impl Pacing {
         Pacing { table: Some(table), table_id, ..Pacing::of(PipelineStrategy::Optimized) }
     }
 
+    /// The same, where the host spins for at least so long before it sleeps.
+    pub(crate) fn awake_for(&self, time: Duration) -> Pacing {
+        Pacing { awake: self.awake.max(time), ..self.clone() }
+    }
+
     /// The same, shared by everybody who asks.
     pub(crate) fn shared(strategy: PipelineStrategy) -> &'static Arc<Pacing> {
         static ALL: OnceLock<[Arc<Pacing>; PipelineStrategy::ALL.len()]> = OnceLock::new();

@@ -7,9 +7,14 @@ use crate::error::{TensorError, TensorResult};
 use crate::eval::{Replay, eval_all};
 use crate::models::ModelShape;
 use crate::models::paged::PagedCache;
+use crate::strategy::with_pacing;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long the host spins for the result of a part of a model.
+const PART_AWAKE: Duration = Duration::from_millis(20);
 
 /// What a layer keeps of past tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,7 +327,12 @@ impl KvCache {
                 replay.record(fed, &result)?
             }
         };
-        let bytes = download.bytes()?;
+        // The next part, on another device, begins with these bytes: by the time that a sleeping thread is woken, a part is half done.
+        let adapter = fed.device().backend().adapter();
+        let bytes = match adapter.map(|a| a.pacing(|p| Arc::new(p.awake_for(PART_AWAKE)))) {
+            Some(pacing) => with_pacing(&pacing, || download.bytes())?,
+            None => download.bytes()?,
+        };
         self.steps[part] = PartStep { replay, next: Some(self.len + 1) };
         Ok(bytes)
     }

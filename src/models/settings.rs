@@ -461,6 +461,12 @@ impl<'a> Settings<'a> {
         value.is_some_and(Json::is_array)
     }
 
+    /// Whether `config.json` has an object at this path.
+    pub(crate) fn is_object(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(Json::is_object)
+    }
+
     /// Accepts whatever `config.json` has at this path, and inside.
     pub(crate) fn ignore(&self, hub: &str) {
         self.asked.borrow_mut().insert(hub.to_string());

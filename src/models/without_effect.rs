@@ -36,6 +36,7 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 11] = [
     (
         "it says which results a call returns, not what they are",
         &[
+            "num_logits_to_keep",
             "output_attentions",
             "output_hidden_states",
             "output_past",

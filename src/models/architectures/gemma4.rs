@@ -72,6 +72,9 @@ fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
 /// The heads of layer `i`: by `per_layer_config`, or else larger ones where a layer sees all keys.
 fn sizes_of(s: &Settings<'_>, i: usize, a: &mut AttentionSpec, full: bool, equal: bool) -> TensorResult<()> {
     let (size, kv_heads) = if s.has_object("per_layer_config") {
+        if !s.is_object("per_layer_config") {
+            return Err(s.refuse(NONE, "per_layer_config", "it has to be an object with the layers' numbers as keys"));
+        }
         ["global_head_dim", "num_global_key_value_heads"].iter().for_each(|key| s.ignore(key));
         let of = |key: &str, most: usize| s.size(NONE, &format!("per_layer_config.{i}.{key}"), most);
         (of("head_dim", 1 << 12)?, of("num_key_value_heads", 1 << 14)?)

@@ -19,7 +19,10 @@ pub(super) fn describe3(s: &Settings<'_>) -> TensorResult<Description> {
     let full = RopeDefaults { base: 500_000.0, object: "rope_parameters.full_attention", ..RopeDefaults::default() };
     let mut d = common::decoder(s, "olmo3", &Usual { eps: 1e-5, rope: full, ..Usual::default() })?;
     // What stands beside the objects of the two kinds of layers is left over from the older spelling.
-    s.ignore("rope_parameters");
+    // What stands beside the objects of the kinds of layers has no effect in transformers.
+    for key in ["attention_factor", "beta_fast", "beta_slow", "factor", "original_max_position_embeddings", "rope_theta", "rope_type"] {
+        s.ignore(&format!("rope_parameters.{key}"));
+    }
     norms(s, &mut d)?;
     let limited = RopeTable::from_config(s, "rope_parameters.sliding_attention", full, d.head_dim, d.context)?;
     d.ropes.push(limited);
