@@ -16,6 +16,7 @@ mod host;
 mod keys;
 mod metrics;
 mod openai;
+mod openapi;
 mod peer;
 mod routes;
 mod sse;

@@ -8,6 +8,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::host::{Host, STEP_TIME};
 use super::openai::{self, chat, completions, responses};
+use super::openapi;
 use super::peer::Peer;
 use super::sse::{Form, Stream};
 use super::{anthropic, embeddings, tools};
@@ -39,9 +40,10 @@ pub type Reply = Response<Either<Full<Bytes>, Stream>>;
 
 /// What there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Route {
+pub enum Route {
     Page,
     Health,
+    Description,
     Models,
     Model,
     Props,
@@ -59,28 +61,31 @@ enum Route {
 /// The route whose errors are Anthropic's.
 const MESSAGES: &str = "/v1/messages";
 
-/// A route with its name in metrics and its method.
+/// The path of each route, which is its name in metrics, and its method. `/openapi.json` describes them.
+pub const ROUTES: [(Route, &str, Method); 16] = [
+    (Route::Page, "/", Method::GET),
+    (Route::Health, "/health", Method::GET),
+    // The name that gateways probe by default.
+    (Route::Health, "/ready", Method::GET),
+    (Route::Description, "/openapi.json", Method::GET),
+    (Route::Models, "/v1/models", Method::GET),
+    (Route::Model, "/v1/models/{id}", Method::GET),
+    (Route::Chat, "/v1/chat/completions", Method::POST),
+    (Route::Completions, "/v1/completions", Method::POST),
+    (Route::Responses, "/v1/responses", Method::POST),
+    (Route::Messages, MESSAGES, Method::POST),
+    (Route::Embeddings, "/v1/embeddings", Method::POST),
+    (Route::Tokenize, "/tokenize", Method::POST),
+    (Route::Detokenize, "/detokenize", Method::POST),
+    (Route::Template, "/apply-template", Method::POST),
+    (Route::Props, "/props", Method::GET),
+    (Route::Metrics, "/metrics", Method::GET),
+];
+
+/// The route of a path, with its name in metrics and its method.
 fn find(path: &str) -> Option<(Route, &'static str, Method)> {
-    let (get, post) = (Method::GET, Method::POST);
-    Some(match path {
-        "/" => (Route::Page, "/", get),
-        "/health" => (Route::Health, "/health", get),
-        // The name that gateways probe by default.
-        "/ready" => (Route::Health, "/ready", get),
-        "/v1/models" => (Route::Models, "/v1/models", get),
-        "/v1/chat/completions" => (Route::Chat, "/v1/chat/completions", post),
-        "/v1/completions" => (Route::Completions, "/v1/completions", post),
-        "/v1/responses" => (Route::Responses, "/v1/responses", post),
-        "/v1/messages" => (Route::Messages, MESSAGES, post),
-        "/v1/embeddings" => (Route::Embeddings, "/v1/embeddings", post),
-        "/tokenize" => (Route::Tokenize, "/tokenize", post),
-        "/detokenize" => (Route::Detokenize, "/detokenize", post),
-        "/apply-template" => (Route::Template, "/apply-template", post),
-        "/props" => (Route::Props, "/props", get),
-        "/metrics" => (Route::Metrics, "/metrics", get),
-        _ if path.starts_with("/v1/models/") => (Route::Model, "/v1/models/{id}", get),
-        _ => return None,
-    })
+    let is = |route: Route, own: &str| if route == Route::Model { path.starts_with("/v1/models/") } else { path == own };
+    ROUTES.into_iter().find(|(route, own, _)| is(*route, own))
 }
 
 /// Answers a request; whatever goes wrong is part of the answer.
@@ -157,7 +162,7 @@ async fn handle(
     match route {
         Route::Page => return Ok(page()),
         Route::Health => return health(server),
-
+        Route::Description => return Ok(text_reply(openapi::text(), "application/json")),
         Route::Metrics => return Ok(text_reply(server.metrics.text(server), "text/plain; version=0.0.4; charset=utf-8")),
         Route::Models => return Ok(json_reply(&openai::models(&server.models))),
         Route::Model => {

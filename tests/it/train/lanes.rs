@@ -452,11 +452,9 @@ fn exchanges_begin_before_the_last_piece_is_computed() {
     assert!(log.began.len() >= 10 && log.began.len() == log.awaited.len() && log.longest <= 1 << 20, "{:?}", log.began);
     // Of the first of two steps: evaluations of later pieces come between the first exchange and the last, and all are awaited after.
     let step = log.began.len() / 2;
-    assert_eq!(
-        log.began[0] + 9,
-        log.began[step - 1],
-        "four pieces, each computed, added to the lane before, and cut into blocks: {:?}",
-        log.began
-    );
+    let mut pieces = log.began[..step].to_vec();
+    pieces.dedup();
+    // Each piece is computed and then added to the lane before, in evaluations of their own.
+    assert!(pieces.len() == 4 && pieces.windows(2).all(|p| p[0] + 2 <= p[1]), "{:?}", log.began);
     assert!(log.awaited[..step].iter().all(|at| *at >= log.began[step - 1]), "{:?} {:?}", log.began, log.awaited);
 }
