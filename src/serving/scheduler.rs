@@ -346,9 +346,8 @@ impl Scheduler {
 
     /// A token for each row that has one to go on from. Where pages run out, the newest row waits again; the others go on.
     fn write(&mut self, under_way: bool) -> Work {
-        let ids: Vec<RowId> = self.rows.iter().filter(|(_, r)| r.writes()).map(|(id, _)| *id).collect();
-        let mut ready = Vec::with_capacity(ids.len());
-        for id in ids {
+        let mut ready = Vec::new();
+        for id in self.writing() {
             while let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) {
                 if row.read < row.pages.len() * PAGE {
                     ready.push(id);
@@ -462,6 +461,10 @@ impl Scheduler {
     /// Pages that rows have or the tree, of all that there are.
     pub fn page_counts(&self) -> PageCounts {
         PageCounts { total: self.pages.total(), available: self.pages.available(), cached: self.pages.cached() }
+    }
+    /// The rows that a step which writes would have.
+    pub fn writing(&self) -> Vec<RowId> {
+        self.rows.iter().filter(|(_, r)| r.writes()).map(|(id, _)| *id).collect()
     }
     /// All requests that are known.
     pub fn ids(&self) -> Vec<RowId> {

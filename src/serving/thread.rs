@@ -290,7 +290,7 @@ impl Core {
             // The next choice depends on tokens that are on their way.
             self.arrive_all()?;
             self.limit();
-        } else if !self.flight.is_empty() && self.check_of(&self.scheduler.ids()).is_some() {
+        } else if !self.flight.is_empty() && self.check_of(&self.scheduler.writing()).is_some() {
             // What is behind the last token can be guessed where the last token is known.
             self.arrive_all()?;
         }
