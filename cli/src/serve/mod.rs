@@ -42,7 +42,7 @@ use std::time::Duration;
 #[derive(Args, Clone)]
 #[command(
     after_help = "Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models; /v1/messages (Anthropic's form); /tokenize, /detokenize,
-/apply-template, /props; /health, /metrics; / is a page to chat on. Parameters and limits: docs/serving.md.
+/apply-template, /props; /health, /ready, /metrics, /openapi.json; / is a page to chat on. Parameters and limits: docs/serving.md.
 
 Examples:
   tl serve                                             the default model, on http://127.0.0.1:8080

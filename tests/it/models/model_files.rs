@@ -1,5 +1,6 @@
 //! Model files: what other programs wrote is read value for value, and what is written here is read back.
 
+use crate::common::devices;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlogic::io::gguf::Value;
@@ -161,8 +162,9 @@ fn safetensors_of_another_writer() {
         (D::I8, Some(DType::I8), 1),
         (D::U8, Some(DType::U8), 1),
         (D::BOOL, Some(DType::Bool), 1),
-        (D::I16, None, 2),
-        (D::U64, None, 8),
+        (D::I16, Some(DType::I16), 2),
+        (D::U16, Some(DType::U16), 2),
+        (D::U64, Some(DType::U64), 8),
         (D::F8_E4M3, None, 1),
         (D::F8_E5M2, None, 1),
     ];
@@ -282,21 +284,38 @@ fn one_tensor(dtype: &str, shape: &str, bytes: &[u8]) -> SafeTensors {
     SafeTensors::from_bytes(file).unwrap()
 }
 
+/// On the CPU with their own type, on a GPU with a wider one.
 #[test]
-fn integers_without_a_dtype_are_read_as_wider_ones() {
+fn integers_of_two_bytes_and_u64_are_read_on_every_device() {
+    let shorts = [i16::MIN, -1, 0, i16::MAX];
+    for device in devices() {
+        let load = |dtype: &str, shape: &str, bytes: Vec<u8>| one_tensor(dtype, shape, &bytes).load("t", &device);
+        let dtype = |own: DType, wide: DType| if device.is_cpu() { own } else { wide };
+        let t = load("I16", "[2,2]", shorts.iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
+        assert_eq!((t.dtype(), t.dims()), (dtype(DType::I16, DType::I32), &[2, 2][..]));
+        assert_eq!(t.cast(DType::I32).unwrap().to_vec_of::<i32>().unwrap(), shorts.map(i32::from));
+        let t = load("U16", "[3]", [0u16, 1, u16::MAX].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
+        assert_eq!(t.dtype(), dtype(DType::U16, DType::I32));
+        assert_eq!(t.cast(DType::I32).unwrap().to_vec_of::<i32>().unwrap(), [0, 1, 65_535]);
+        let t = load("U64", "[2]", [7u64, i64::MAX as u64].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
+        assert_eq!(t.dtype(), dtype(DType::U64, DType::I64));
+        assert_eq!(t.cast(DType::I64).unwrap().to_vec_of::<i64>().unwrap(), [7, i64::MAX]);
+        // What follows is cast as any other tensor is.
+        assert_eq!(t.narrow(0, 0, 1).unwrap().cast(DType::F32).unwrap().to_vec().unwrap(), [7.0]);
+        let large = load("U64", "[1]", (1u64 << 63).to_le_bytes().to_vec());
+        if device.is_cpu() {
+            assert_eq!(large.unwrap().to_vec_of::<u64>().unwrap(), [1 << 63]);
+        } else {
+            let e = large.unwrap_err().to_string();
+            assert!(e.contains("`t` is stored as U64") && e.contains("9223372036854775808 does not fit"), "{e}");
+        }
+    }
+}
+
+#[test]
+fn types_that_tensors_lack_are_named() {
     let cpu = Device::cpu();
     let load = |dtype: &str, shape: &str, bytes: Vec<u8>| one_tensor(dtype, shape, &bytes).load("t", &cpu);
-    let shorts = [i16::MIN, -1, 0, i16::MAX];
-    let t = load("I16", "[2,2]", shorts.iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
-    assert_eq!((t.dtype(), t.dims(), t.to_vec_of::<i32>().unwrap()), (DType::I32, &[2, 2][..], shorts.map(i32::from).to_vec()));
-    let t = load("U16", "[3]", [0u16, 1, u16::MAX].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
-    assert_eq!((t.dtype(), t.to_vec_of::<i32>().unwrap()), (DType::I32, vec![0, 1, 65_535]));
-    let t = load("U64", "[2]", [7u64, i64::MAX as u64].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
-    assert_eq!((t.dtype(), t.to_vec_of::<i64>().unwrap()), (DType::I64, vec![7, i64::MAX]));
-    // What follows is cast as any other tensor is.
-    assert_eq!(t.narrow(0, 0, 1).unwrap().cast(DType::F32).unwrap().to_vec().unwrap(), [7.0]);
-    let e = load("U64", "[1]", (1u64 << 63).to_le_bytes().to_vec()).unwrap_err().to_string();
-    assert!(e.contains("`t` is stored as U64") && e.contains("9223372036854775808 does not fit"), "{e}");
     let e = load("C64", "[1]", vec![0; 8]).unwrap_err().to_string();
     assert!(e.contains("`t` is stored as C64"), "{e}");
     let e = one_tensor("I16", "[1]", &[0, 0]).load("u", &cpu).unwrap_err().to_string();
