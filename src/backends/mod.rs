@@ -212,6 +212,9 @@ impl Buffer {
     }
 }
 
+/// What copies bytes into memory.
+pub type CopiesBytes = Box<dyn FnOnce(&mut [u8]) -> TensorResult<()> + Send>;
+
 /// A read that was submitted.
 pub struct PendingRead {
     /// How many bytes it gives.
@@ -219,7 +222,7 @@ pub struct PendingRead {
     /// Whether the bytes have arrived; does not wait.
     pub ready: Box<dyn Fn() -> bool + Send>,
     /// Waits and copies the bytes into memory of that length.
-    pub wait: Box<dyn FnOnce(&mut [u8]) -> TensorResult<()> + Send>,
+    pub wait: CopiesBytes,
 }
 
 impl PendingRead {

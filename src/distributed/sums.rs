@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(of(&[1.0, 2.0]), [5.0]);
         assert!(of(&[]).is_empty() && of(&[f32::INFINITY, 1.0])[0].is_infinite());
         let many: Vec<f32> = (0..3 * THREAD_VALUES + 5).map(|i| (i as f32 * 0.37).sin()).collect();
-        let alone: Vec<f64> = many.chunks(BLOCK).flat_map(|block| of(block)).collect();
+        let alone: Vec<f64> = many.chunks(BLOCK).flat_map(of).collect();
         assert_eq!(of(&many), alone);
         for (got, block) in alone.iter().zip(many.chunks(BLOCK)) {
             let exact: f64 = block.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
