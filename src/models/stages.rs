@@ -314,8 +314,11 @@ fn residual(bytes: Vec<u8>, dtype: DType, sizes: [usize; 3], device: &Device) ->
 
 impl Staged {
     /// One position of each sequence: what the parts compute is recorded and run again.
-    fn step(&self, ids: &Tensor, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+    fn step(&self, ids: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
+        // What was recorded reads i32 from the beginning of a buffer: of a view, a copy.
+        let ids = &ids.cast(DType::I32)?.contiguous()?;
         ids.eval()?;
+        let pass = &mut Pass::tokens(ids);
         let (dtype, sizes) = (self.shape.dtype, [ids.numel(), 1, self.shape.width]);
         let mut bytes = cache.step(0, ids, |cache| Ok(self.first.begin(pass, cache)?.0))?;
         match &self.behind {
@@ -454,8 +457,10 @@ impl Model for Staged {
         if cache.pages().is_some() {
             return Err(TensorError::Unsupported("a model whose layers are distributed keeps no pages of keys".into()));
         }
-        if let Some(ids) = pass.next_tokens(cache.len()).filter(|_| cache.view().number != 0) {
-            return self.step(ids, pass, cache);
+        // Beyond the end, what follows says so.
+        let room = cache.len() < cache.capacity().min(self.shape.context);
+        if let Some(ids) = pass.next_tokens(cache.len()).filter(|_| cache.view().number != 0 && room) {
+            return self.step(ids, cache);
         }
         cache.forget_steps();
         let (mut x, t) = self.first.begin(pass, cache)?;

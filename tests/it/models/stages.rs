@@ -87,6 +87,35 @@ fn distributed_layers_give_the_same_tokens() {
     }
 }
 
+/// Steps that are recorded and run again, of tokens that are parts of longer tensors and of both types, up to the end of the cache and beyond.
+#[test]
+fn recorded_steps_read_the_tokens_that_they_are_given() {
+    const ROOM: usize = 24;
+    for device in devices() {
+        let whole = models::load(&Weights::open(tiny(), &device).unwrap(), Some(DType::F32)).unwrap();
+        let weights: Vec<Weights> = (0..2).map(|_| Weights::open(tiny(), &device).unwrap()).collect();
+        let staged = LayerStages::of(&weights[0], 2).unwrap().load(&weights, Some(DType::F32)).unwrap();
+        let mut caches = [&whole, &staged].map(|m| KvCache::batch(&m.shape(), 1, ROOM, &device).unwrap());
+        for n in 0..=ROOM {
+            let candidates: Vec<i32> = (0..5).map(|k| ((n * 7 + k * 11) % 61) as i32).collect();
+            // The same place for a while, so that its step is recorded, and then others.
+            let place = if n < 10 { 0 } else { n % 5 };
+            let ids = Tensor::from_vec(candidates, &[5], &device).unwrap().narrow(0, place, 1).unwrap();
+            let ids = if n % 8 == 7 { ids.cast(DType::I64).unwrap() } else { ids };
+            let step = |m: &dyn Model, cache: &mut KvCache| m.hidden(&ids, cache)?.to_vec();
+            let [one, other] = &mut caches;
+            match (step(&*whole, one), step(&*staged, other)) {
+                (Ok(a), Ok(b)) => {
+                    let off = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(n < ROOM && off < 1e-3, "step {n} is off by {off} on {}", device.name());
+                }
+                (Err(a), Err(b)) => assert!(n == ROOM && a.to_string() == b.to_string(), "step {n}: {a}; {b}"),
+                (a, b) => panic!("step {n} on {}: {a:?}; {b:?}", device.name()),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_batch_of_sequences_goes_through_the_ranks() {
     let device = Device::cpu();
