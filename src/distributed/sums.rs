@@ -5,6 +5,7 @@ use super::Transport;
 use crate::error::TensorResult;
 use crate::ops::PadMode;
 use crate::tensor::Tensor;
+use std::convert::Infallible;
 
 /// Values that are summed by one rank at a time: slices begin at multiples of this, and so do the parts of a sum of squares.
 pub const BLOCK: usize = 4096;
@@ -20,27 +21,42 @@ pub const BLOCK: usize = 4096;
 /// assert_eq!(tree.finish(), Some(vec![0.0]));
 /// ```
 #[derive(Default)]
-pub struct Tree {
+pub struct Tree<T = Vec<f32>> {
     /// Sums of whole sub-trees, with the number of levels in each.
-    kept: Vec<(u32, Vec<f32>)>,
+    kept: Vec<(u32, T)>,
+}
+
+impl<T> Tree<T> {
+    /// The next lane's values, which `add` adds to those of the lanes before.
+    pub(crate) fn push_with<E>(&mut self, values: T, mut add: impl FnMut(T, T) -> Result<T, E>) -> Result<(), E> {
+        let mut top = (0, values);
+        while let Some((level, left)) = self.kept.pop_if(|k| k.0 == top.0) {
+            top = (level + 1, add(left, top.1)?);
+        }
+        self.kept.push(top);
+        Ok(())
+    }
+
+    /// The sum of the last sub-tree: of all lanes, where their number is a power of two.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.kept.pop().map(|top| top.1)
+    }
 }
 
 impl Tree {
     /// The next lane's values.
     pub fn push(&mut self, values: Vec<f32>) {
-        let mut top = (0, values);
-        while let Some((level, mut left)) = self.kept.pop_if(|k| k.0 == top.0) {
-            add(&mut left, &top.1);
-            top = (level + 1, left);
-        }
-        self.kept.push(top);
+        let Ok(()) = self.push_with(values, |mut left, right| {
+            add(&mut left, &right);
+            Ok::<_, Infallible>(left)
+        });
     }
 
     /// The sum of all lanes, whose number is a power of two; `None` without lanes.
     pub fn finish(mut self) -> Option<Vec<f32>> {
-        let (_, mut sum) = self.kept.pop()?;
+        let mut sum = self.pop()?;
         // Lanes that are no power of two: the smaller sub-trees come last.
-        while let Some((_, mut left)) = self.kept.pop() {
+        while let Some(mut left) = self.pop() {
             add(&mut left, &sum);
             sum = left;
         }

@@ -143,7 +143,7 @@ impl<'a> Settings<'a> {
         let key = self.key(gguf, hub);
         let raw = match (self.weights.gguf(), self.weights.config()) {
             (Some(g), _) if gguf != NONE => g.get(&key).map(Raw::Gguf),
-            (_, Some(config)) if hub != NONE => match hub.split('.').try_fold(config, |c, k| c.get(k)) {
+            (_, Some(_)) if hub != NONE => match self.value_at(hub) {
                 Some(Json::Null) if !NULLABLE.iter().any(|n| hub.ends_with(n)) => {
                     return Err(self.wrong(format!("`{}` is null", self.path(&key))));
                 }
@@ -437,34 +437,34 @@ impl<'a> Settings<'a> {
         if same { Ok(()) } else { Err(self.refuse(NONE, hub, "GGUF has no key for it")) }
     }
 
+    /// What `config.json` has at this path, where dots lead into objects. It is not asked for by this.
+    fn value_at(&self, hub: &str) -> Option<&'a Json> {
+        hub.split('.').try_fold(self.weights.config()?, |c, k| c.get(k))
+    }
+
     /// Whether `config.json` has something at this path that is neither null nor an empty object. Its keys are still to be asked for.
     pub(crate) fn has_object(&self, hub: &str) -> bool {
-        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
-        value.is_some_and(|v| !v.is_null() && v.as_object().is_none_or(|o| !o.is_empty()))
+        self.value_at(hub).is_some_and(|v| !v.is_null() && v.as_object().is_none_or(|o| !o.is_empty()))
     }
 
     /// Whether `config.json` has null at this path, which is not the same as nothing.
     pub(crate) fn is_null(&self, hub: &str) -> bool {
-        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
-        value.is_some_and(Json::is_null)
+        self.value_at(hub).is_some_and(Json::is_null)
     }
 
     /// Whether `config.json` has a text at this path.
     pub(crate) fn is_text(&self, hub: &str) -> bool {
-        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
-        value.is_some_and(Json::is_string)
+        self.value_at(hub).is_some_and(Json::is_string)
     }
 
     /// Whether `config.json` has a list at this path.
     pub(crate) fn is_list(&self, hub: &str) -> bool {
-        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
-        value.is_some_and(Json::is_array)
+        self.value_at(hub).is_some_and(Json::is_array)
     }
 
     /// Whether `config.json` has an object at this path.
     pub(crate) fn is_object(&self, hub: &str) -> bool {
-        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
-        value.is_some_and(Json::is_object)
+        self.value_at(hub).is_some_and(Json::is_object)
     }
 
     /// Accepts whatever `config.json` has at this path, and inside.

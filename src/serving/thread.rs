@@ -469,7 +469,7 @@ impl Core {
         (tokens, self.scheduler.pages(id).collect())
     }
 
-    /// Waits for the tokens of the oldest step, and gives them out. Where there is no memory for them, the step's rows are read again.
+    /// Waits for the tokens of the oldest step and delivers them. Where there is no memory for them, the step's rows are read again.
     fn arrive(&mut self) -> TensorResult<()> {
         let Some(Flight { rows, chosen, begun, reads }) = self.flight.pop_front() else { return Ok(()) };
         let numbers = chosen.tokens.wait::<i32>().and_then(|tokens| {

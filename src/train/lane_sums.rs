@@ -1,37 +1,31 @@
 //! Pieces of the gradient, summed over the lanes of one rank, and where the sums go.
 
 use super::buckets::Buckets;
-use crate::distributed::sums::add_tensors;
+use crate::distributed::sums::{Tree, add_tensors};
 use crate::error::TensorResult;
 use crate::eval::{Download, eval_all};
 use crate::tensor::Tensor;
 use std::collections::VecDeque;
 
-/// A piece of the gradient, for each group, summed over lanes on the device as [`Tree`](crate::distributed::sums::Tree) does on the host.
+/// A piece of the gradient, for each group, summed over lanes on the device.
 #[derive(Default)]
-pub(super) struct LaneSums {
-    /// Sums of whole sub-trees, with the number of levels in each.
-    kept: Vec<(u32, Vec<Option<Tensor>>)>,
-}
+pub(super) struct LaneSums(Tree<Vec<Option<Tensor>>>);
 
 impl LaneSums {
     /// The next lane's gradients, which are computed.
     pub fn push(&mut self, grads: Vec<Option<Tensor>>) -> TensorResult<()> {
-        let mut top = (0, grads);
-        while let Some((level, left)) = self.kept.pop_if(|k| k.0 == top.0) {
+        self.0.push_with(grads, |left, right| {
             let sum = |(a, b): (&Option<Tensor>, &Option<Tensor>)| a.as_ref().zip(b.as_ref()).map(|(a, b)| add_tensors(a, b)).transpose();
-            let sums = left.iter().zip(&top.1).map(sum).collect::<TensorResult<Vec<_>>>()?;
+            let sums = left.iter().zip(&right).map(sum).collect::<TensorResult<Vec<_>>>()?;
             // An evaluation of its own: a driver may round a sum in another way where it is part of what computes a gradient.
             eval_all(&sums.iter().flatten().collect::<Vec<_>>())?;
-            top = (level + 1, sums);
-        }
-        self.kept.push(top);
-        Ok(())
+            Ok(sums)
+        })
     }
 
     /// The sums over all lanes, a power of two.
     pub fn take(&mut self) -> Vec<Option<Tensor>> {
-        self.kept.pop().map(|top| top.1).unwrap_or_default()
+        self.0.pop().unwrap_or_default()
     }
 }
 
@@ -89,6 +83,15 @@ impl<'a> Destination<'a> {
     }
 }
 
+/// Parts of a group's buffer, one behind the other.
+pub(super) fn joined(parts: &[Tensor]) -> TensorResult<Option<Tensor>> {
+    match parts {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        _ => Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0).map(Some),
+    }
+}
+
 /// The whole blocks of a piece's part of a group, with what the piece before it left of its last one. What this one leaves is in `left` then.
 fn whole_blocks(
     buckets: &Buckets<'_>,
@@ -97,11 +100,7 @@ fn whole_blocks(
     left: &mut Option<Tensor>,
 ) -> TensorResult<Option<Tensor>> {
     let parts: Vec<Tensor> = sum.into_iter().chain(left.take()).collect();
-    let all = match &parts[..] {
-        [] => return Ok(None),
-        [one] => one.clone(),
-        _ => Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?,
-    };
+    let Some(all) = joined(&parts)? else { return Ok(None) };
     let len = all.numel();
     let kept = buckets.left(piece, group, len);
     *left = if kept > 0 { Some(all.narrow(0, 0, kept)?) } else { None };

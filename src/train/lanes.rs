@@ -2,7 +2,7 @@
 
 use super::adaptive::{AdaptiveBatch, rows_of};
 use super::buckets::{BucketSums, Buckets, Owners};
-use super::lane_sums::{Destination, LaneSums};
+use super::lane_sums::{Destination, LaneSums, joined};
 use crate::device::Device;
 use crate::distributed::sums::{BLOCK, Tree, slices, square_tensors, squares, windows, within};
 use crate::distributed::{Ranks, Vote};
@@ -267,8 +267,10 @@ impl LaneStep {
         match sums {
             Sums::Device(grads) => {
                 let mut squares = 0.0;
-                for blocks in optimizer.needs_norm().then_some(&grads).into_iter().flatten() {
-                    squares += square_tensors(blocks)?.to_vec()?.into_iter().map(f64::from).sum::<f64>();
+                if optimizer.needs_norm() {
+                    for group in &grads {
+                        squares += square_tensors(group)?.to_vec()?.into_iter().map(f64::from).sum::<f64>();
+                    }
                 }
                 Ok((Summed { grads, squares }, mean_loss(losses)))
             }
@@ -287,7 +289,8 @@ impl LaneStep {
             firsts.push(words.len());
             words.resize(words.len() + len.div_ceil(BLOCK), 0);
         }
-        for (group, begin, own) in sums.own(self.ranks.rank()) {
+        let own = sums.own(self.ranks.rank()).filter(|_| optimizer.needs_norm());
+        for (group, begin, own) in own {
             squares(own, &mut words[firsts[group] + begin / BLOCK..][..own.len().div_ceil(BLOCK)]);
         }
         self.ranks.transport().max_words(&mut words)?;
@@ -309,7 +312,7 @@ impl LaneStep {
             let len = values.len();
             Tensor::from_vec(values, &[len], &device)
         };
-        let group = |parts: Vec<Vec<f32>>| joined(parts.into_iter().map(tensor).collect::<TensorResult<Vec<_>>>()?, &device);
+        let group = |parts: Vec<Vec<f32>>| whole(&parts.into_iter().map(tensor).collect::<TensorResult<Vec<_>>>()?, &device);
         let grads = self.ranks.all_ok(parts.into_iter().map(group).collect::<TensorResult<Vec<_>>>())?;
         Ok((Summed { grads, squares }, loss))
     }
@@ -420,13 +423,9 @@ enum Sums {
     Host(BucketSums),
 }
 
-/// Parts of a group's buffer, one behind the other.
-fn joined(parts: Vec<Tensor>, device: &Device) -> TensorResult<Tensor> {
-    match &parts[..] {
-        [] => Tensor::zeros(&[0], DType::F32, device),
-        [one] => Ok(one.clone()),
-        _ => Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0),
-    }
+/// A group's gradient from its parts, of which an empty one has none.
+fn whole(parts: &[Tensor], device: &Device) -> TensorResult<Tensor> {
+    joined(parts)?.map_or_else(|| Tensor::zeros(&[0], DType::F32, device), Ok)
 }
 
 /// The gradient of each group, computed, from pieces whose first has the end of each.
@@ -438,9 +437,9 @@ fn in_groups(pieces: Vec<Vec<Option<Tensor>>>, optimizer: &Optimizer) -> TensorR
     let device = optimizer.device();
     // One group after the other, so that the pieces of each are free before the next is joined.
     let join = |parts: Vec<Tensor>| {
-        let whole = joined(parts, &device)?;
-        whole.eval()?;
-        Ok(whole)
+        let group = whole(&parts, &device)?;
+        group.eval()?;
+        Ok(group)
     };
     groups.into_iter().map(join).collect()
 }

@@ -53,8 +53,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
             l.mixer = MixerSpec::Beside(Box::new(BesideSpec { attention, ssd: ssd.clone(), attention_scales, ssd_scale }));
         }
     }
-    // How many logits a call returns; how the sums of a scan are ordered; the size where `mamba_d_ssm` is null.
-    ["num_logits_to_keep", "mamba_chunk_size", "mamba_expand"].iter().for_each(|key| s.ignore(key));
+    // How the sums of a scan are ordered; the size where `mamba_d_ssm` is null.
+    ["mamba_chunk_size", "mamba_expand"].iter().for_each(|key| s.ignore(key));
     d.names = granite_hybrid::names().with_top(&[("output_norm", "model.final_layernorm")]).with(&[
         ("ffn_norm", "pre_ff_layernorm"),
         ("ffn_gate", "feed_forward.gate_proj"),

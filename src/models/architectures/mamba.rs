@@ -65,7 +65,7 @@ pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
     };
     let layers = d.layers.iter_mut().enumerate().filter(|(i, _)| i % every != first);
     layers.for_each(|(_, l)| l.mixer = MixerSpec::Selective(spec.clone()));
-    let others = ["num_experts_per_tok", "output_router_logits", "router_aux_loss_coef", "num_logits_to_keep"];
+    let others = ["num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"];
     others.iter().chain(&["use_mamba_kernels", "use_associative_scan", "use_mambapy"]).for_each(|key| s.ignore(key));
     d.names = Names::llama().with_top(&[("output_norm", "model.final_layernorm")]).with(&[
         ("ffn_norm", "pre_ff_layernorm"),

@@ -101,7 +101,6 @@ fn left_out(s: &Settings<'_>) -> TensorResult<()> {
         "mtp_layers_block_type",
         "mtp_hybrid_override_pattern",
         "num_nextn_predict_layers",
-        "num_logits_to_keep",
         "mamba_ssm_cache_dtype",
         "residual_in_fp32",
         "use_mamba_kernels",
