@@ -322,7 +322,7 @@ impl Device {
     pub fn name(&self) -> String {
         self.0.backend.name()
     }
-    /// Whether the device supports tensors of `dtype`: f64 and i64 exist on the CPU only.
+    /// Whether the device supports tensors of `dtype`: f64, i64, u64, i16 and u16 exist on the CPU only.
     pub fn supports(&self, dtype: DType) -> bool {
         self.0.backend.supports(dtype)
     }

@@ -195,6 +195,10 @@ impl DType {
     pub const fn is_float(self) -> bool {
         matches!(self, F32 | F16 | BF16 | F64) || self.is_block()
     }
+    /// Whether only the CPU computes with this dtype: GPUs have no f64, i64, u64, i16 and u16.
+    pub const fn is_cpu_only(self) -> bool {
+        matches!(self, F64 | I64 | U64 | I16 | U16)
+    }
     /// Whether values are integers; bool is not.
     pub const fn is_int(self) -> bool {
         matches!(self, I32 | U32 | I8 | U8 | I64 | I16 | U16 | U64)

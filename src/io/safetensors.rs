@@ -159,11 +159,10 @@ impl SafeTensors {
         self.files.get(info.file as usize)
     }
 
-    /// Reads the tensor of this name to a device. Where the device lacks i16, u16 and u64, they are read as i32, i32 and i64.
+    /// Reads the tensor of this name to a device. A GPU reads I16 and U16 as i32, and neither I64 nor U64.
     ///
     /// # Errors
-    /// Those of [`SafeTensors::tensor`]; [`TensorError::Value`] where a U64 does not fit i64 and the device lacks u64, [`TensorError::Io`] where the file was changed since it
-    /// was opened; those of [`Tensor::from_bytes`].
+    /// Those of [`SafeTensors::tensor`]; [`TensorError::Io`] where the file was changed since it was opened; those of [`Tensor::from_bytes`].
     ///
     /// ```
     /// use tensorlogic::io::SafeTensors;
@@ -183,7 +182,7 @@ impl SafeTensors {
         let outside = || bad(format!("tensor `{}` is outside its file", clip(name)));
         let data = self.data_of(info).ok_or_else(outside)?;
         data.check()?;
-        if let Some((dtype, bytes)) = widened(info, self.bytes_of(info), device)? {
+        if let Some((dtype, bytes)) = widened(info, self.bytes_of(info), device) {
             return Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, &info.shape, device);
         }
         let shared: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = data.clone();

@@ -49,6 +49,7 @@ pub struct Engine {
     most: usize,
     /// Those that wait, how many tokens they may have, and how long they may wait.
     queue: Arc<Mutex<Queue>>,
+    rows: usize,
     waiting_tokens: usize,
     max_wait: Option<Duration>,
     round: Arc<Round>,
@@ -87,7 +88,7 @@ impl Engine {
             Common { stats: stats.clone(), taken: taken.clone(), queue: queue.clone(), round: round.clone(), listeners: listeners.clone() };
         let device = device.clone();
         let most = options.rows.saturating_add(options.waiting);
-        let (waiting_tokens, max_wait) = (options.waiting_tokens, options.max_wait);
+        let (rows, waiting_tokens, max_wait) = (options.rows, options.waiting_tokens, options.max_wait);
         let run = move || match Core::new(model, &device, &options, shared) {
             Ok(core) => {
                 let _ = started.send(Ok(core.longest()));
@@ -99,7 +100,7 @@ impl Engine {
         let thread = thread.map_err(|e| TensorError::State(format!("the engine's thread: {e}")))?;
         let longest = start.recv().map_err(|_| TensorError::State("the engine's thread ended".into()))??;
         let door = Arc::new(Mutex::new(Door { next: 0, sender }));
-        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, queue, waiting_tokens, max_wait, round, listeners })
+        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, queue, rows, waiting_tokens, max_wait, round, listeners })
     }
 
     /// Tokens of prompt and answer that one request may have.
@@ -225,7 +226,9 @@ impl Engine {
         let now = Instant::now();
         let tokens = request.prompt.len();
         let mut queue = lock(&self.queue);
-        if queue.is_full(tokens, self.waiting_tokens) {
+        // Where a row is free, its prompt is read next.
+        let waits = self.taken.load(Relaxed) >= self.rows;
+        if waits && queue.is_full(tokens, self.waiting_tokens) {
             return Err(Refusal::QueueFull);
         }
         let expected = queue.expected_wait(now);

@@ -450,10 +450,6 @@ impl Scheduler {
     pub fn counts(&self) -> [usize; 2] {
         [self.rows.len() - self.waiting.len(), self.waiting.len()]
     }
-    /// Rows without pages, in order.
-    pub fn waiting(&self) -> impl Iterator<Item = RowId> {
-        self.waiting.iter().copied()
-    }
     /// Rows whose pages were taken away.
     pub fn times_returned(&self) -> u64 {
         self.returned

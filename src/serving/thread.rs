@@ -295,7 +295,7 @@ impl Core {
             self.arrive_all()?;
         }
         let work = self.scheduler.next(!self.flight.is_empty());
-        self.end_late();
+        self.end_late(&work);
         let done = match &work {
             Work::Idle => return Ok(false),
             Work::Wait => self.arrive(),
@@ -577,12 +577,14 @@ impl Core {
         }
     }
 
-    /// Ends requests that have waited too long for their prompts to be read.
-    fn end_late(&mut self) {
+    /// Ends requests that have waited too long for their prompts to be read, whether they have a row or not, except those that `work` reads.
+    fn end_late(&mut self, work: &Work) {
         let Some(limit) = self.max_wait else { return };
-        let waits = |id: RowId| Some((id, self.live.get(&id)?.asked?.elapsed()));
-        // Those that are to be read again have begun. The others are in the order in which they came.
-        let late: Vec<RowId> = self.scheduler.waiting().filter_map(waits).take_while(|(_, time)| *time > limit).map(|(id, _)| id).collect();
+        let now = Instant::now();
+        let is_read = |id: RowId| matches!(work, Work::Read(_, chunks) if chunks.iter().any(|chunk| chunk.row == id));
+        // Those that are to be read again have begun.
+        let is_late = |live: &Live| live.asked.is_some_and(|at| now.saturating_duration_since(at) > limit);
+        let late: Vec<RowId> = self.live.iter().filter(|(id, live)| is_late(live) && !is_read(**id)).map(|(id, _)| *id).collect();
         for id in late {
             let m = format!("the request has waited for {:.0} s, as long as it may; try again later", limit.as_secs_f64());
             self.finish(id, Err(TensorError::State(m)));

@@ -51,6 +51,11 @@ impl<'a> Buckets<'a> {
             for (group, (&begin, end)) in begins.iter().zip(&mut from).enumerate() {
                 // A block goes with the piece that its beginning belongs to.
                 let begin = begin.next_multiple_of(BLOCK).min(*end);
+                // Where one rank owns a whole window, it gets that from every rank in one exchange.
+                let most = match &owners[group] {
+                    Owners::Even => most,
+                    Owners::Slices(_) => (most / ranks.size()).max(BLOCK),
+                };
                 for range in windows(begin..*end, most) {
                     let bounds = match &owners[group] {
                         Owners::Even => slices(range.len(), ranks.size()),

@@ -317,7 +317,7 @@ impl Backend for MslBackend {
         "Apple GPU's kernels on the CPU (msl)".into()
     }
     fn supports(&self, dtype: DType) -> bool {
-        !matches!(dtype, DType::F64 | DType::I64)
+        !dtype.is_cpu_only()
     }
     fn size_class(&self, bytes: usize) -> Option<usize> {
         self.host.size_class(bytes)

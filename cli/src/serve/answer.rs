@@ -117,6 +117,8 @@ impl Row {
                     continue;
                 }
                 AnswerPart::Calls { calls, .. } if !calls.is_empty() && calls.iter().all(|c| tools.has(&c.name)) => {
+                    // What was held back in case it began a text that ends the answer comes before the calls.
+                    piece.text += &self.stops.finish();
                     let most = if tools.parallel { usize::MAX } else { 1 };
                     let calls = calls.into_iter().take(most.saturating_sub(self.calls)).map(Call::new);
                     let before = piece.calls.len();
@@ -233,8 +235,9 @@ impl Running {
         if row.ticket.is_none() {
             return Ok(None);
         }
-        let scored = |id: u32, log_prob: f32, top: Vec<Scored>| -> Result<Scored, ApiError> {
-            Ok(Scored { bytes: self.host.texts.tokenizer.token_bytes(id)?, log_prob, top })
+        // A vocabulary may be padded by rows that are no tokens.
+        let scored = |id: u32, log_prob: f32, top: Vec<Scored>| {
+            Some(Scored { bytes: self.host.texts.tokenizer.token_bytes(id).ok()?, log_prob, top })
         };
         let (parts, reason) = match event {
             Event::Token(token) => {
@@ -242,8 +245,8 @@ impl Running {
                 self.first.get_or_insert(at);
                 self.server.metrics.token(row.last.replace(at), self.begun, at);
                 if let Some(LogProbs { chosen, top }) = row.next.take() {
-                    let top = top.into_iter().map(|(id, l)| scored(id, l, vec![])).collect::<Result<_, _>>()?;
-                    row.scores.push(scored(token, chosen, top)?);
+                    let top = top.into_iter().filter_map(|(id, l)| scored(id, l, vec![])).collect();
+                    row.scores.extend(scored(token, chosen, top));
                 }
                 (row.reader.push(token)?, None)
             }

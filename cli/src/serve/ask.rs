@@ -16,6 +16,26 @@ pub const MAX_ANSWERS: usize = 256;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 
+/// What would change the answer, and what only OpenAI's older routes have.
+const OF_OTHER_ROUTES: [&str; 16] = [
+    "seed",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "logprobs",
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+];
+
 /// How answers are to be written and sent.
 pub struct Ask {
     pub sampling: Sampling,
@@ -105,6 +125,10 @@ impl Ask {
     pub fn one(fields: &mut Fields, host: &Host) -> Result<Ask, ApiError> {
         host.engine()?;
         let sampling = sampling(fields)?;
+        for name in OF_OTHER_ROUTES {
+            let changes_nothing = |v: &Value| is_empty(v) || v == false || v.as_f64() == Some(if name == "n" { 1.0 } else { 0.0 });
+            fields.only(name, changes_nothing, "this route does not support it; /v1/chat/completions does")?;
+        }
         let stream = fields.flag("stream")?.unwrap_or(false);
         let ends = host.texts.tokenizer.end_tokens().to_vec();
         Ok(Ask {

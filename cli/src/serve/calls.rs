@@ -167,16 +167,39 @@ impl Tools {
 
     /// What a forced call has to be, as a JSON schema.
     pub fn schema(&self) -> Value {
-        let call = |tool: &Value| {
-            let arguments = tool["function"].get("parameters").cloned().unwrap_or(json!({ "type": "object" }));
+        let called = |tool: &&Value| !matches!(&self.choice, Choice::Named(name) if tool["function"]["name"] != **name);
+        let tools: Vec<&Value> = self.list.iter().filter(called).collect();
+        let call = |(i, tool): (usize, &&Value)| {
+            let mut arguments = tool["function"].get("parameters").cloned().unwrap_or(json!({ "type": "object" }));
+            let place = if tools.len() == 1 { String::new() } else { format!("/anyOf/{i}") };
+            move_references(&mut arguments, &format!("{place}/properties/arguments"));
             json!({ "type": "object", "properties": { "name": { "const": tool["function"]["name"] }, "arguments": arguments },
                 "required": ["name", "arguments"], "additionalProperties": false })
         };
-        let mut calls: Vec<Value> = match &self.choice {
-            Choice::Named(name) => self.list.iter().filter(|tool| tool["function"]["name"] == **name).map(call).collect(),
-            _ => self.list.iter().map(call).collect(),
-        };
+        let mut calls: Vec<Value> = tools.iter().enumerate().map(call).collect();
         if calls.len() == 1 { calls.remove(0) } else { json!({ "anyOf": calls }) }
+    }
+}
+
+/// Has the references of a schema point into it where it is at this place (a JSON pointer) of another one.
+fn move_references(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Array(parts) => parts.iter_mut().for_each(|part| move_references(part, place)),
+        Value::Object(keys) => {
+            for (key, value) in keys {
+                match (key.as_str(), value) {
+                    ("$ref", Value::String(to)) if to == "#" || to.starts_with("#/") => to.insert_str(1, place),
+                    // Values, not schemas.
+                    ("const" | "enum" | "default" | "examples", _) => {}
+                    // Names, which may be those of keywords.
+                    ("properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas", Value::Object(named)) => {
+                        named.values_mut().for_each(|part| move_references(part, place));
+                    }
+                    (_, value) => move_references(value, place),
+                }
+            }
+        }
+        _ => {}
     }
 }
 
@@ -306,6 +329,29 @@ mod tests {
             );
         }
         assert!(Tools::chat(&mut fields(json!({}))).unwrap().offered().is_empty());
+    }
+
+    #[test]
+    fn references_of_parameters_stay_theirs() {
+        let city = json!({ "type": "object", "properties": { "$ref": { "$ref": "#/$defs/city" }, "here": { "const": { "$ref": "#/x" } }, "tree": { "$ref": "#" } },
+            "$defs": { "city": { "type": "string" } } });
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": city } });
+        let of = |tools: Value, choice: Value| Tools::chat(&mut fields(json!({ "tools": tools, "tool_choice": choice }))).unwrap().schema();
+        let check = |schema: &Value, place: &str| {
+            let arguments = schema.pointer(place).unwrap();
+            for (name, to) in [("$ref", "/$defs/city"), ("tree", "")] {
+                let to = format!("#{place}{to}");
+                assert_eq!(arguments["properties"][name]["$ref"], to);
+                assert!(schema.pointer(&to[1..]).is_some(), "{to}");
+            }
+            assert_eq!(arguments["properties"]["here"]["const"]["$ref"], "#/x");
+        };
+        check(&of(json!([tool("f")]), json!("required")), "/properties/arguments");
+        let named = json!({ "type": "function", "function": { "name": "g" } });
+        check(&of(json!([tool("f"), tool("g")]), named), "/properties/arguments");
+        let any = of(json!([tool("f"), tool("g")]), json!("required"));
+        check(&any, "/anyOf/0/properties/arguments");
+        check(&any, "/anyOf/1/properties/arguments");
     }
 
     #[test]

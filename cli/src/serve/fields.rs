@@ -48,6 +48,11 @@ impl Fields {
         format!("{}{field}", self.path)
     }
 
+    /// A field's value as it is, which stays; `null` where it is absent.
+    pub fn look(&self, name: &str) -> Value {
+        self.map.get(name).cloned().unwrap_or_default()
+    }
+
     /// A field's value; `null` counts as absent.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|v| !v.is_null())

@@ -31,6 +31,8 @@ pub const STEP_TIME: Duration = Duration::from_secs(30);
 /// So many lost or stuck devices within so long end the server: loading models anew does not help.
 const LOSSES: usize = 3;
 const LOSS_TIME: Duration = Duration::from_secs(600);
+/// A model that could not be loaded anew is tried again after so long.
+const RETRY_TIME: Duration = Duration::from_secs(5);
 /// Requests that wait for a model to be loaded, at most.
 const MAX_LOADING: usize = 8;
 /// How long a request waits for models that are in use to become free.
@@ -133,10 +135,8 @@ impl Host {
 
     /// Whether requests can be answered.
     fn is_there(&self) -> bool {
-        match &self.kind {
-            Kind::Decoder { engine, .. } => engine.is_running(),
-            Kind::Encoder(_) => true,
-        }
+        let stopped = matches!(&self.kind, Kind::Decoder { engine, .. } if !engine.is_running());
+        !stopped && !self.device.is_lost()
     }
 
     /// Tokens of a request at most.
@@ -165,11 +165,19 @@ struct Entry {
     bytes: u64,
 }
 
-/// A model that is loaded, and when it was asked for last.
+/// A model that is loaded, since when, and when it was asked for last.
 struct Loaded {
     entry: usize,
+    since: Instant,
     used: Instant,
     host: Arc<Host>,
+}
+
+/// A model whose device was lost, and that could not be loaded anew.
+struct Failed {
+    entry: usize,
+    tried: Instant,
+    why: String,
 }
 
 /// All models of a server.
@@ -181,8 +189,9 @@ pub struct Models {
     loading: AtomicUsize,
     /// What engines did that are not there any more.
     past: Mutex<EngineStats>,
-    /// When devices were lost or given up.
-    losses: Mutex<Vec<Instant>>,
+    /// Which devices were lost or given up, and when.
+    losses: Mutex<Vec<(String, Instant)>>,
+    failed: Mutex<Vec<Failed>>,
     /// Whether models are being loaded anew.
     reviving: AtomicBool,
     /// Whether no model is loaded any more.
@@ -227,10 +236,10 @@ impl Models {
         }
         let (loaded, turn, loading, loads) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         let leaving = AtomicBool::new(false);
-        let (losses, reviving) = (Mutex::default(), AtomicBool::new(false));
-        let past = Mutex::default();
+        let (losses, failed, reviving) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let (past, args) = (Mutex::default(), args.clone());
         let models =
-            Models { entries, loaded, past, turn, loading, losses, reviving, leaving, loads, most, args: args.clone(), template, global };
+            Models { entries, loaded, past, turn, loading, losses, failed, reviving, leaving, loads, most, args, template, global };
         // What is wrong with the first model is wrong with the command.
         models.load(0)?;
         Ok(models)
@@ -266,18 +275,22 @@ impl Models {
         lock(&self.past).add(&done);
     }
 
-    /// The longest time that an engine has been in its round; an error where one has stopped.
+    /// The longest time that an engine has been in its round; an error where one has stopped, or a model's device is lost.
     pub fn in_round(&self) -> Result<Duration, ApiError> {
         let mut longest = Duration::ZERO;
         if self.reviving.load(Relaxed) {
             return Err(ApiError::unavailable("a model is being loaded anew"));
         }
+        if let Some(failed) = lock(&self.failed).first() {
+            return Err(self.not_loaded(failed.entry, &failed.why));
+        }
         for host in self.loaded() {
-            let Kind::Decoder { engine, .. } = &host.kind else { continue };
-            if !engine.is_running() {
-                return Err(ApiError::unavailable("the engine has stopped"));
+            if !host.is_there() {
+                return Err(ApiError::unavailable(format!("the model {:?} has stopped: its device was lost", host.name.id)));
             }
-            longest = longest.max(engine.in_round());
+            if let Kind::Decoder { engine, .. } = &host.kind {
+                longest = longest.max(engine.in_round());
+            }
         }
         Ok(longest)
     }
@@ -307,7 +320,11 @@ impl Models {
         }
         let loaded = self.load(n);
         self.loading.fetch_sub(1, Relaxed);
-        loaded.map_err(|e| ApiError::unavailable(format!("the model {:?} could not be loaded: {e}", self.entries[n].name.id)))
+        loaded.map_err(|e| self.not_loaded(n, &e))
+    }
+
+    fn not_loaded(&self, n: usize, why: &dyn std::fmt::Display) -> ApiError {
+        ApiError::unavailable(format!("the model {:?} could not be loaded: {why}", self.entries[n].name.id))
     }
 
     /// Gives up engines that are stuck: their requests end. Then models are loaded anew whose device was lost or hangs. Blocks.
@@ -324,11 +341,15 @@ impl Models {
         self.revive();
     }
 
-    /// Counts a device that was lost or given up; ends the process where there were too many.
-    fn count_loss(&self) {
+    /// Counts a device that was lost or given up, once for all models that were on it; ends the process where there were too many.
+    fn count_loss(&self, gone: &Loaded) {
         let mut losses = lock(&self.losses);
-        losses.retain(|at| at.elapsed() < LOSS_TIME);
-        losses.push(Instant::now());
+        losses.retain(|(_, at)| at.elapsed() < LOSS_TIME);
+        let name = gone.host.device.name();
+        if losses.iter().any(|(device, at)| *device == name && gone.since < *at) {
+            return;
+        }
+        losses.push((name, Instant::now()));
         if losses.len() >= LOSSES {
             output::note(&format!("devices were lost or hung {LOSSES} times within {} minutes: the server ends", LOSS_TIME.as_secs() / 60));
             // A moment for the answers that say so.
@@ -337,15 +358,19 @@ impl Models {
         }
     }
 
-    /// Loads models anew whose device was lost. Blocks.
+    /// Loads models anew whose device was lost, also those for which that failed a while ago. Blocks.
     pub fn revive(&self) {
-        let gone: Vec<usize> = lock(&self.loaded).iter().filter(|l| !l.host.is_there()).map(|l| l.entry).collect();
+        let mut gone: Vec<usize> = lock(&self.loaded).iter().filter(|l| !l.host.is_there()).map(|l| l.entry).collect();
+        gone.extend(lock(&self.failed).iter().filter(|f| f.tried.elapsed() > RETRY_TIME).map(|f| f.entry));
         if gone.is_empty() || self.leaving.load(Relaxed) || self.reviving.swap(true, Relaxed) {
             return;
         }
         for n in gone {
-            // The next request gets the reason.
-            let _ = self.load(n);
+            if let Err(e) = self.load(n) {
+                let mut failed = lock(&self.failed);
+                failed.retain(|f| f.entry != n);
+                failed.push(Failed { entry: n, tried: Instant::now(), why: e.to_string() });
+            }
         }
         self.reviving.store(false, Relaxed);
     }
@@ -365,8 +390,7 @@ impl Models {
             let gone = loaded.swap_remove(at);
             self.remember(&gone);
             drop(loaded);
-            drop(gone);
-            self.count_loss();
+            self.count_loss(&gone);
             return None;
         }
         loaded[at].used = Instant::now();
@@ -382,7 +406,9 @@ impl Models {
         self.make_room(self.entries[n].bytes)?;
         let host = Arc::new(self.entries[n].load(&self.args, self.template.as_deref(), self.global)?);
         self.loads.fetch_add(1, Relaxed);
-        lock(&self.loaded).push(Loaded { entry: n, used: Instant::now(), host: host.clone() });
+        let now = Instant::now();
+        lock(&self.loaded).push(Loaded { entry: n, since: now, used: now, host: host.clone() });
+        lock(&self.failed).retain(|f| f.entry != n);
         drop(turn);
         Ok(host)
     }

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -166,9 +167,10 @@ async fn handle(
         Route::Metrics => return Ok(text_reply(server.metrics.text(server), "text/plain; version=0.0.4; charset=utf-8")),
         Route::Models => return Ok(json_reply(&openai::models(&server.models))),
         Route::Model => {
-            let name = path.trim_start_matches("/v1/models/");
+            // Clients encode the slashes of names.
+            let name = percent_decode_str(path.strip_prefix("/v1/models/").unwrap_or_default()).decode_utf8_lossy();
             let models = server.models.names();
-            let own = models.iter().find(|(own, _)| own.is_named(name)).ok_or_else(|| server.models.no_model(name))?;
+            let own = models.iter().find(|(own, _)| own.is_named(&name)).ok_or_else(|| server.models.no_model(&name))?;
             return Ok(json_reply(&openai::model(&own.0, own.1)));
         }
         _ => {}

@@ -62,7 +62,8 @@ impl Texts {
             return Err(ApiError::field("messages", m));
         };
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token(id)).unwrap_or_default();
-        let mut variables = talk.settings.clone();
+        let guarded = |(name, v): (&String, &Value)| (name.clone(), self.guarded(v));
+        let mut variables: Map<String, Value> = talk.settings.iter().map(guarded).collect();
         let mut messages: Vec<Value> = talk.messages.iter().map(|m| self.guarded(m)).collect();
         let mut tools: Vec<Value> = talk.tools.iter().map(|t| self.guarded(t)).collect();
         let calls = |m: &Value| m["role"] == "tool" || m["tool_calls"].is_array();
@@ -80,17 +81,22 @@ impl Texts {
         template.render_variables(&variables).map_err(|e| ApiError::field("messages", e.to_string()))
     }
 
-    /// A message or a function whose texts have no special token's name.
+    /// A message, a function or a setting whose texts and keys have no special token's name.
     fn guarded(&self, value: &Value) -> Value {
         match value {
-            Value::String(s) => Value::String(self.special.iter().fold(s.replace(DIVIDER, ""), |text, name| {
-                let after = name.chars().next().map_or(0, char::len_utf8);
-                if text.contains(name) { text.replace(name, &format!("{}{DIVIDER}{}", &name[..after], &name[after..])) } else { text }
-            })),
+            Value::String(s) => Value::String(self.divided(s)),
             Value::Array(list) => list.iter().map(|v| self.guarded(v)).collect(),
-            Value::Object(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), self.guarded(v))).collect()),
+            Value::Object(map) => Value::Object(map.iter().map(|(k, v)| (self.divided(k), self.guarded(v))).collect()),
             other => other.clone(),
         }
+    }
+
+    /// A text in which the names of special tokens are divided.
+    fn divided(&self, text: &str) -> String {
+        self.special.iter().fold(text.replace(DIVIDER, ""), |text, name| {
+            let after = name.chars().next().map_or(0, char::len_utf8);
+            if text.contains(name) { text.replace(name, &format!("{}{DIVIDER}{}", &name[..after], &name[after..])) } else { text }
+        })
     }
 
     /// A conversation as the text that the model reads.
@@ -275,7 +281,8 @@ mod tests {
         let json = r#"{"version": "1.0", "added_tokens": [{"id": 3, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": true}], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordLevel", "unk_token": "<unk>",
             "vocab": {"a": 0, "b": 1, "<unk>": 2, "<|end|>": 3}}}"#;
-        let template = ChatTemplate::new("{% for m in messages %}{{ m.content }}<|end|>{% endfor %}").unwrap();
+        let template = "{{ date_string }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}";
+        let template = ChatTemplate::new(template).unwrap();
         let texts = Texts::new(Tokenizer::from_json(json.as_bytes()).unwrap(), Some(template));
         let talk = |content: &str| Conversation::new(vec![json!({ "role": "user", "content": content })]);
         assert_eq!(texts.conversation(&talk("a b")).unwrap(), [0, 1, 3]);
@@ -283,6 +290,12 @@ mod tests {
         assert_eq!(ids.iter().filter(|id| **id == 3).count(), 1, "{ids:?}");
         assert_eq!((ids.first(), ids[ids.len() - 2..].to_vec()), (Some(&0), vec![1, 3]));
         assert_eq!(texts.conversation_text(&talk("a <|end|> b")).unwrap(), "a <|end|> b<|end|>");
+        // Nor in the names of arguments and in settings.
+        let mut named = talk("a b");
+        named.tools = vec![json!({ "type": "function", "function": { "name": "f", "parameters": { "properties": { "<|end|>": {} } } } })];
+        named.settings.insert("date_string".into(), "<|end|>".into());
+        let ids = texts.conversation(&named).unwrap();
+        assert_eq!(ids.iter().filter(|id| **id == 3).count(), 1, "{ids:?}");
         // The divider itself cannot be used to get around this.
         let ids = texts.conversation(&talk("a <|e\u{FDD0}nd|> b")).unwrap();
         assert_eq!(ids.iter().filter(|id| **id == 3).count(), 1, "{ids:?}");

@@ -244,6 +244,38 @@ fn a_device_that_is_lost_is_opened_again() {
 }
 
 #[test]
+fn a_model_that_cannot_be_loaded_anew_is_tried_again() {
+    let folder = std::env::temp_dir().join(format!("tl-serve-again-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [here, away] = ["model.gguf", "away.gguf"].map(|name| folder.join(name));
+    std::fs::copy(TINY, &here).unwrap();
+    let env = [("TL_TEST_STALL_AFTER", "6:1"), ("TL_TEST_STEP_TIME_MS", "300")];
+    let server = Server::start_with_env(here.to_str().unwrap(), &["--rows", "1", "--ctx", "64", "--kv-memory", "8"], &env);
+    std::fs::rename(&here, &away).unwrap();
+    let body = json!({ "prompt": "ROMEO:", "max_tokens": 40, "temperature": 0, "ignore_eos": true });
+    assert_eq!(server.post("/v1/completions", &body).status, 503);
+    let start = Instant::now();
+    let health = |status: u16, said: &str| {
+        loop {
+            let reply = server.get("/health");
+            if reply.status == status && reply.text().contains(said) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(100), "/health says {} {}", reply.status, reply.text());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    health(503, "could not be loaded");
+    // It stays so, asked or not, until the file is back.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(server.get("/health").status, 503);
+    std::fs::rename(&away, &here).unwrap();
+    health(200, "ok");
+    assert_eq!(server.post("/v1/completions", &body).json()["usage"]["completion_tokens"], 40);
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
 fn a_step_that_does_not_end_is_left() {
     // The first engine hangs behind so many steps; half a minute is too long for a test.
     let env = [("TL_TEST_STALL_AFTER", "6:1"), ("TL_TEST_STEP_TIME_MS", "300")];

@@ -85,7 +85,7 @@ pub fn read_reply(stream: &mut TcpStream) -> std::io::Result<Reply> {
 
 impl Server {
     pub fn start_with(model: &str, args: &[&str]) -> Server {
-        Server::launch(Command::new(env!("CARGO_BIN_EXE_tl")), model, args, &[])
+        Server::start_with_env(model, args, &[])
     }
 
     /// On this device, which is lost behind so many submits.
@@ -96,7 +96,12 @@ impl Server {
 
     /// With variables of the environment.
     pub fn start_env(args: &[&str], env: &[(&str, &str)]) -> Server {
-        Server::launch(Command::new(env!("CARGO_BIN_EXE_tl")), TINY, args, env)
+        Server::start_with_env(TINY, args, env)
+    }
+
+    /// With another model, and with variables of the environment.
+    pub fn start_with_env(model: &str, args: &[&str], env: &[(&str, &str)]) -> Server {
+        Server::launch(Command::new(env!("CARGO_BIN_EXE_tl")), model, args, env)
     }
 
     /// Behind a command of the shell, such as one that sets a limit.

@@ -185,7 +185,7 @@ impl Backend for NativeMetal {
         self.gpu.name.clone()
     }
     fn supports(&self, dtype: DType) -> bool {
-        !matches!(dtype, DType::F64 | DType::I64 | DType::I16 | DType::U16 | DType::U64)
+        !dtype.is_cpu_only()
     }
     fn size_class(&self, bytes: usize) -> Option<usize> {
         self.gpu.memory.class_of(bytes)

@@ -218,7 +218,7 @@ impl Backend for Writer {
         format!("a writer of kernels ({})", self.adapter.info.tuning.name)
     }
     fn supports(&self, dtype: DType) -> bool {
-        !matches!(dtype, DType::F64 | DType::I64 | DType::I16 | DType::U16 | DType::U64)
+        !dtype.is_cpu_only()
     }
     fn size_class(&self, bytes: usize) -> Option<usize> {
         self.dry.size_class(bytes)

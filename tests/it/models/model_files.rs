@@ -284,7 +284,7 @@ fn one_tensor(dtype: &str, shape: &str, bytes: &[u8]) -> SafeTensors {
     SafeTensors::from_bytes(file).unwrap()
 }
 
-/// On the CPU with their own type, on a GPU with a wider one.
+/// On the CPU with their own type; a GPU reads those of two bytes as i32, and refuses u64.
 #[test]
 fn integers_of_two_bytes_and_u64_are_read_on_every_device() {
     let shorts = [i16::MIN, -1, 0, i16::MAX];
@@ -297,17 +297,12 @@ fn integers_of_two_bytes_and_u64_are_read_on_every_device() {
         let t = load("U16", "[3]", [0u16, 1, u16::MAX].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
         assert_eq!(t.dtype(), dtype(DType::U16, DType::I32));
         assert_eq!(t.cast(DType::I32).unwrap().to_vec_of::<i32>().unwrap(), [0, 1, 65_535]);
-        let t = load("U64", "[2]", [7u64, i64::MAX as u64].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
-        assert_eq!(t.dtype(), dtype(DType::U64, DType::I64));
-        assert_eq!(t.cast(DType::I64).unwrap().to_vec_of::<i64>().unwrap(), [7, i64::MAX]);
-        // What follows is cast as any other tensor is.
-        assert_eq!(t.narrow(0, 0, 1).unwrap().cast(DType::F32).unwrap().to_vec().unwrap(), [7.0]);
-        let large = load("U64", "[1]", (1u64 << 63).to_le_bytes().to_vec());
+        let wide = load("U64", "[2]", [7u64, 1 << 63].iter().flat_map(|v| v.to_le_bytes()).collect());
         if device.is_cpu() {
-            assert_eq!(large.unwrap().to_vec_of::<u64>().unwrap(), [1 << 63]);
+            assert_eq!(wide.unwrap().to_vec_of::<u64>().unwrap(), [7, 1 << 63]);
         } else {
-            let e = large.unwrap_err().to_string();
-            assert!(e.contains("`t` is stored as U64") && e.contains("9223372036854775808 does not fit"), "{e}");
+            let e = wide.unwrap_err().to_string();
+            assert!(e.contains("no u64") && e.contains("use the CPU"), "{e}");
         }
     }
 }

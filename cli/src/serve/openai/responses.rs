@@ -15,6 +15,10 @@ use serde_json::{Value, json};
 
 /// Reads a request.
 pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
+    // What was asked for is part of the answer.
+    let said = |given: Value, usual: Value| if given.is_null() { usual } else { given };
+    let tool_choice = said(fields.look("tool_choice"), "auto".into());
+    let format = said(fields.look("text")["format"].take(), json!({ "type": "text" }));
     let mut ask = Ask::one(&mut fields, host)?.chat(Tools::responses(&mut fields)?);
     ask.max_tokens = fields.count("max_output_tokens", i32::MAX as usize)?;
     let instructions = fields.string("instructions")?;
@@ -23,6 +27,9 @@ pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
         None => return Err(ApiError::field("input", "input is missing")),
         Some(Value::String(text)) => messages.push(json!({ "role": "user", "content": text })),
         Some(Value::Array(list)) => {
+            if list.is_empty() {
+                return Err(ApiError::field("input", "input is empty; give at least one message"));
+            }
             for (i, item) in list.into_iter().enumerate() {
                 add(format!("input[{i}]"), item, &mut messages)?;
             }
@@ -54,7 +61,7 @@ pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
     talk.tools = ask.tools.offered().to_vec();
     let prompts = vec![host.texts.conversation(&talk)?];
     let settings = json!({ "instructions": instructions, "max_output_tokens": ask.max_tokens, "temperature": ask.sampling.temperature,
-        "top_p": ask.sampling.top_p, "metadata": metadata, "parallel_tool_calls": ask.tools.parallel,
+        "top_p": ask.sampling.top_p, "metadata": metadata, "tool_choice": tool_choice, "text": { "format": format }, "parallel_tool_calls": ask.tools.parallel,
         "tools": ask.tools.offered().iter().map(flat).collect::<Value>() });
     let item = format!("msg_{:016x}", random());
     let head = Head::new("resp_", host);
@@ -147,8 +154,7 @@ impl Response {
         });
         let mut value = json!({ "id": self.head.id, "object": "response", "created_at": self.head.created, "status": status,
             "model": self.head.model, "output": output, "usage": usage, "error": null, "incomplete_details": incomplete,
-            "previous_response_id": null, "store": false, "tool_choice": "auto",
-            "text": { "format": { "type": "text" } }, "truncation": "disabled" });
+            "previous_response_id": null, "store": false, "truncation": "disabled" });
         for (name, v) in self.settings.as_object().into_iter().flatten() {
             value[name] = v.clone();
         }
