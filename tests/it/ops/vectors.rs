@@ -4,45 +4,48 @@
 //! a safetensors file of its tensors.
 
 use super::vectors_support::{Suite, Tally, judge, judge_gradients};
-use crate::common;
+use crate::common::devices;
 use tensorlogic::Device;
 
-const SUITES: [&str; 5] = ["onnx_node", "torch_opinfo", "special", "gguf_quant", "ggml_quant2"];
-
-/// Runs the suites and fails where one case does.
-fn check(device: &Device) {
-    let mut failures = Vec::new();
-    for name in SUITES {
-        // NaN, infinities and subnormals bind the CPU only.
-        let tally = judge(&Suite::open(name), device, name == "special" && !device.is_cpu());
-        let Tally { pass, unsupported, skipped, failures: wrong, unsupported_ops } = tally;
-        println!(
-            "{name} on {}: {pass} pass, {} fail, {unsupported} unsupported, {skipped} skipped {unsupported_ops:?}",
-            device.name(),
-            wrong.len()
-        );
-        failures.extend(wrong);
-        assert!(pass > 30, "{name}: only {pass} cases ran");
-        assert!(name != "torch_opinfo" || unsupported == 0, "{name}: {unsupported_ops:?}");
+/// Fails where a case of a suite fails on a device, where fewer than `least` ran, or, with `all`, where one has a kind that tensors lack.
+fn check(suite: &str, least: usize, all: bool, judge: impl Fn(&Suite, &Device) -> Tally) {
+    let cases = Suite::open(suite);
+    for device in devices() {
+        let Tally { pass, unsupported, skipped, failures, unsupported_ops } = judge(&cases, &device);
+        let (name, failed) = (device.name(), failures.len());
+        println!("{suite} on {name}: {pass} pass, {failed} fail, {unsupported} unsupported, {skipped} skipped {unsupported_ops:?}");
+        assert!(failures.is_empty(), "{failed} cases on {name}:\n{}", failures.join("\n"));
+        assert!(pass >= least && (!all || unsupported == 0), "{suite} on {name}: {pass} cases ran, {unsupported_ops:?} did not");
     }
-    let name = "torch_opinfo";
-    let Tally { pass, unsupported, skipped, failures: wrong, unsupported_ops } = judge_gradients(&Suite::open(name), device);
-    println!(
-        "gradients of {name} on {}: {pass} pass, {} fail, {unsupported} unsupported, {skipped} skipped {unsupported_ops:?}",
-        device.name(),
-        wrong.len()
-    );
-    failures.extend(wrong);
-    assert!(pass > 650 && unsupported == 0, "only {pass} gradients ran, {unsupported_ops:?} did not");
-    assert!(failures.is_empty(), "{} cases:\n{}", failures.len(), failures.join("\n"));
 }
 
 #[test]
-fn cpu() {
-    check(&Device::cpu());
+fn block_formats_of_ggml() {
+    check("ggml_quant2", 31, false, |suite, device| judge(suite, device, false));
 }
 
 #[test]
-fn gpu() {
-    common::gpu().iter().for_each(check);
+fn block_formats_of_gguf() {
+    check("gguf_quant", 31, false, |suite, device| judge(suite, device, false));
+}
+
+#[test]
+fn gradients_of_pytorch() {
+    check("torch_opinfo", 651, true, judge_gradients);
+}
+
+#[test]
+fn operations_of_pytorch() {
+    check("torch_opinfo", 1400, true, |suite, device| judge(suite, device, false));
+}
+
+/// NaN, infinities and subnormals bind the CPU only.
+#[test]
+fn special_values() {
+    check("special", 31, false, |suite, device| judge(suite, device, !device.is_cpu()));
+}
+
+#[test]
+fn the_operators_of_onnx() {
+    check("onnx_node", 300, false, |suite, device| judge(suite, device, false));
 }
