@@ -58,7 +58,7 @@ if [ "$(uname -m)" = x86_64 ] && ! grep -qsw avx512f /proc/cpuinfo; then
     export GALLIVM_PERF=nopt
     if [ -z "${TL_SLOW_GPU:-}" ]; then
         case ${program##*/} in
-            bench-* | lesser_adapters-* | memory-* | optimizers-* | seeds-* | serving-* | strategies-* | training-* | training_run-* | tuning-*)
+            bench-* | lesser_adapters-* | lora-* | memory-* | optimizers-* | seeds-* | serving-* | strategies-* | training-* | training_run-* | tuning-*)
                 on_cpu=.
                 ;;
             it-*) on_cpu='^(serving|train)::|^models::(smollm2|stages|strategies|tiny)::' ;;
