@@ -100,7 +100,21 @@ impl Engine {
         let thread = thread.map_err(|e| TensorError::State(format!("the engine's thread: {e}")))?;
         let longest = start.recv().map_err(|_| TensorError::State("the engine's thread ended".into()))??;
         let door = Arc::new(Mutex::new(Door { next: 0, sender }));
-        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, queue, rows, waiting_tokens, max_wait, round, listeners })
+        Ok(Engine {
+            door,
+            thread: Some(thread),
+            stats,
+            longest,
+            vocab,
+            taken,
+            most,
+            queue,
+            rows,
+            waiting_tokens,
+            max_wait,
+            round,
+            listeners,
+        })
     }
 
     /// Tokens of prompt and answer that one request may have.

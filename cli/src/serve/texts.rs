@@ -281,7 +281,8 @@ mod tests {
         let json = r#"{"version": "1.0", "added_tokens": [{"id": 3, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": true}], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordLevel", "unk_token": "<unk>",
             "vocab": {"a": 0, "b": 1, "<unk>": 2, "<|end|>": 3}}}"#;
-        let template = "{{ date_string }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}";
+        let template =
+            "{{ date_string }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}";
         let template = ChatTemplate::new(template).unwrap();
         let texts = Texts::new(Tokenizer::from_json(json.as_bytes()).unwrap(), Some(template));
         let talk = |content: &str| Conversation::new(vec![json!({ "role": "user", "content": content })]);
