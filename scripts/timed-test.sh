@@ -22,18 +22,20 @@ run() {
 group() {
     local failed=0 printed
     printed=$(run "$program" --exact "$@" 2>&1) || failed=1
-    flock "$TL_TEST_LOCK" printf '%s\n\n' "$printed"
+    exec 9>"$TL_TEST_LOCK"
+    flock 9
+    printf '%s\n\n' "$printed"
     return $failed
 }
 # Runs all tests that an awk condition on their names selects.
-groups() {
+in_groups() {
     local names failed=0
-    names=$(run "$program" --list --format terse 2>/dev/null | sed -n 's/: test$//p' | awk -F:: "$1"' {
+    names=$(run "$program" --list --format terse | sed -n 's/: test$//p' | awk -F:: "$1"' {
         module = NF > 2 ? $1 "::" $2 : NF > 1 ? $1 : ""
         key = module " " count[module]++ % (NF > 1 ? 2 : 4)
         if (!(key in tests)) order[++n] = key
         tests[key] = tests[key] " " $0
-    } END { for (i = 1; i <= n; i++) print tests[order[i]] }')
+    } END { for (i = 1; i <= n; i++) print tests[order[i]] }') || return 1
     [ -n "$names" ] || return 0
     TL_TEST_LOCK=$(mktemp)
     export TL_TEST_LOCK
@@ -68,9 +70,9 @@ if [ "$(uname -m)" = x86_64 ] && ! grep -qsw avx512f /proc/cpuinfo; then
     fi
 fi
 failed=0
-groups "!/${on_cpu//\//\\/}/" || failed=1
+in_groups "!/${on_cpu//\//\\/}/" || failed=1
 if [ "$on_cpu" != '^$' ]; then
     echo "not on the software GPU, since this processor has no AVX-512: the tests of ${program##*/} that match $on_cpu"
-    TL_TEST_DEVICE=cpu groups "/${on_cpu//\//\\/}/" || failed=1
+    TL_TEST_DEVICE=cpu in_groups "/${on_cpu//\//\\/}/" || failed=1
 fi
 exit $failed

@@ -173,6 +173,9 @@ fn wrong_requests_are_refused_by_name() {
         ("/v1/completions", json!({ "prompt": "a", "suffix": "b" }), 400, "suffix", "not supported"),
         ("/v1/completions", json!({ "prompt": "a", "best_of": 2 }), 400, "best_of", "only 1"),
         ("/v1/responses", json!({ "input": "a", "previous_response_id": "resp_1" }), 400, "previous_response_id", "keeps nothing"),
+        ("/v1/responses", json!({ "input": [] }), 400, "input", "at least one"),
+        ("/v1/responses", json!({ "input": "a", "seed": 7 }), 400, "seed", "does not support it"),
+        ("/v1/responses", json!({ "input": "a", "guided_regex": "a" }), 400, "guided_regex", "does not support it"),
         ("/detokenize", json!({ "tokens": ["a"] }), 400, "tokens[0]", "expected a token"),
     ];
     for (path, body, status, param, words) in cases {
@@ -185,6 +188,8 @@ fn wrong_requests_are_refused_by_name() {
     assert_eq!(error["code"], "context_length_exceeded", "{error}");
     let reply = server.post("/v1/messages", &json!({ "messages": message }));
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (400, &json!("invalid_request_error")));
+    let refused = server.post("/v1/messages", &json!({ "messages": message, "max_tokens": 4, "frequency_penalty": 1 }));
+    assert_eq!((refused.status, refused.text().contains("frequency_penalty")), (400, true), "{}", refused.text());
     // `null` is absent, and so is what other servers know.
     let body = json!({ "prompt": "a", "max_tokens": 1, "temperature": null, "tools": null, "stop": null, "seed": null, "num_ctx": 4096 });
     assert_eq!(server.post("/v1/completions", &body).status, 200);
@@ -450,6 +455,12 @@ fn other_forms_say_the_same() {
     let mut body = json!({ "input": "ROMEO:", "max_output_tokens": 9, "temperature": 0 });
     let whole = server.post("/v1/responses", &body).json();
     assert_eq!((&whole["output"][0]["content"][0]["text"], &whole["status"]), (&json!(text), &json!("incomplete")), "{whole}");
+    assert_eq!((&whole["tool_choice"], &whole["text"]), (&json!("auto"), &json!({ "format": { "type": "text" } })));
+    let format = json!({ "type": "text" });
+    let asked =
+        json!({ "input": "ROMEO:", "max_output_tokens": 4, "tool_choice": "none", "text": { "format": format }, "seed": null, "n": 1 });
+    let said = server.post("/v1/responses", &asked).json();
+    assert_eq!((&said["tool_choice"], &said["text"]["format"]), (&json!("none"), &format), "{said}");
     body["stream"] = true.into();
     let events = named(&server.post("/v1/responses", &body));
     assert!(events.iter().enumerate().all(|(i, (name, v))| v["type"] == **name && v["sequence_number"] == i));
@@ -464,6 +475,7 @@ fn other_forms_say_the_same() {
     assert_eq!(server.post("/detokenize", &json!({ "tokens": tokens })).json()["content"], "ROMEO");
     let model = &server.get("/v1/models").json()["data"][0];
     assert_eq!((&model["id"], server.get("/v1/models/tiny").status), (&json!("tiny"), 200));
+    assert_eq!(server.get("/v1/models/t%69ny").json()["id"], "tiny");
     let page = server.get("/");
     assert!(page.header("content-security-policy").unwrap().contains("default-src 'none'") && page.text().contains("<script nonce="));
     // No request compiles or plans anything.
