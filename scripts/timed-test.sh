@@ -9,13 +9,15 @@ set -euo pipefail
 # Whether no test is chosen.
 [ $# != 1 ] && whole= || whole=1
 program=$1
-case $program in
-    */deps/* | */examples/*) export RUSTC_BOOTSTRAP=1 ;;
-esac
 # What takes these programs long is the software driver's compiler, not what it compiles: for them it optimizes nothing. The others run optimized code.
 case ${program##*/} in differential-* | lesser_adapters-* | tuning-*) export GALLIVM_PERF=nopt ;; esac
 run() {
-    case $1 in */deps/* | */examples/*) set -- "$@" -Zunstable-options --report-time ;; esac
+    case $1 in
+        */deps/* | */examples/*)
+            export RUSTC_BOOTSTRAP=1
+            set -- "$@" -Zunstable-options --report-time
+            ;;
+    esac
     if [ -n "${TL_LAVAPIPE:-}" ]; then "$(dirname "$0")/with-lavapipe.sh" "$@"; else "$@"; fi
 }
 # Runs tests by their names, with what was printed in one piece.

@@ -49,8 +49,8 @@ impl Fields {
     }
 
     /// A field's value as it is, which stays; `null` where it is absent.
-    pub fn look(&self, name: &str) -> Value {
-        self.map.get(name).cloned().unwrap_or_default()
+    pub fn look(&self, name: &str) -> &Value {
+        self.map.get(name).unwrap_or(&Value::Null)
     }
 
     /// A field's value; `null` counts as absent.

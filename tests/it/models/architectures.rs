@@ -212,20 +212,20 @@ fn check_on_gpu(n: usize, few: &[&str]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Linear biases; capped scores; a part of each head turned, norms of each head; windows and layers that do not turn.
+/// ALiBi; logit soft-capping; partial rotary embeddings with query and key norms; sliding windows with layers without rotary embeddings.
 #[test]
 fn the_gpu_agrees_on_dense_models() {
     check_on_gpu(0, &["falcon-alibi", "gemma2-nocap", "stablelm-parallel", "cohere2-two"]);
 }
 
-/// Short convolutions, the delta rule, also by rows, Mamba-2.
+/// Short convolutions, the gated delta rule, also with a decay for each channel, Mamba-2.
 #[test]
 fn the_gpu_agrees_on_models_with_states() {
     check_on_gpu(1, &["lfm3-base", "qwen3_5_text-two", "kimi_linear-base", "falcon_h1-base"]);
 }
 
-/// Experts: with sinks and biases, with a shared one and dense layers, in groups with latents, by SparseMixer, with weighted inputs and chunks, beside
-/// a dense part.
+/// Mixtures of experts: attention sinks and biases; a shared expert and dense layers; grouped routing with latent attention; SparseMixer; weighted
+/// inputs and chunked attention; a dense branch beside the experts.
 #[test]
 fn the_gpu_agrees_on_models_with_experts() {
     check_on_gpu(2, &["gpt_oss-base", "qwen2_moe-mixed", "deepseek_v3-yarn", "phimoe-window", "llama4_text-moe", "gemma4_text-moe"]);

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 /// Reads a request.
 pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
     // What was asked for is part of the answer.
-    let said = |given: Value, usual: Value| if given.is_null() { usual } else { given };
+    let said = |given: &Value, usual: Value| if given.is_null() { usual } else { given.clone() };
     let tool_choice = said(fields.look("tool_choice"), "auto".into());
-    let format = said(fields.look("text")["format"].take(), json!({ "type": "text" }));
+    let format = said(&fields.look("text")["format"], json!({ "type": "text" }));
     let mut ask = Ask::one(&mut fields, host)?.chat(Tools::responses(&mut fields)?);
     ask.max_tokens = fields.count("max_output_tokens", i32::MAX as usize)?;
     let instructions = fields.string("instructions")?;
