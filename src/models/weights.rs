@@ -11,6 +11,7 @@ use crate::models::quantized::{Blocks, Quantized};
 use crate::models::settings::{NONE, Settings};
 use crate::models::text_part::TextPart;
 use crate::tensor::Tensor;
+use half::f16;
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -322,6 +323,25 @@ impl<'a> Tensors<'a> {
         Ok(self.keep(name, self.shaped(name, shape)?))
     }
 
+    /// As [`Tensors::tensor`], of a matrix that is multiplied.
+    fn matrix(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
+        Ok(self.keep(name, self.for_products(self.shaped(name, shape)?)?))
+    }
+
+    /// A matrix for products with activations of `dtype`. One in f32 or bf16 is converted to f16 where activations are f16 and the backend wants
+    /// it so, unless one of its elements is beyond f16: the product of an f16 and a wider number is f32, and no matrix unit computes it.
+    fn for_products(&self, t: Tensor) -> TensorResult<Tensor> {
+        let wider = matches!(t.dtype(), DType::F32 | DType::BF16);
+        if !wider || self.dtype != DType::F16 || !self.device().capabilities().f16_weights {
+            return Ok(t);
+        }
+        // A NaN is not below the limit either.
+        match t.abs()?.max_all()?.item()? <= f16::MAX.to_f64() {
+            true => evaluated(t.cast(DType::F16)?),
+            false => Ok(t),
+        }
+    }
+
     /// A small tensor (norm weights, biases) `[len]` as f32.
     ///
     /// # Errors
@@ -467,7 +487,7 @@ impl<'a> Tensors<'a> {
             Some(n) if n != t.dims()[0] => {
                 Err(self.settings.refuse("vocab_size", "vocab_size", &format!("`{stored}` has shape {}", t.shape())))
             }
-            _ => Ok(self.keep("token_embd.weight", t)),
+            _ => Ok(self.keep("token_embd.weight", self.for_products(t)?)),
         }
     }
 
@@ -508,7 +528,7 @@ impl<'a> Tensors<'a> {
             true => evaluated(self.shaped(&own, &[inputs, outputs])?.t()?.contiguous()?)?,
             false => self.shaped(&own, &[outputs, inputs])?,
         };
-        let weight = self.keep(&own, in_order(weight)?);
+        let weight = self.keep(&own, self.for_products(in_order(weight)?)?);
         let numbers = || Tensor::arange(0.0, outputs as f64, 1.0, DType::I32, &Device::cpu());
         let file_rows = sorted.map(|sorted| Ok(sorted(&numbers()?)?.to_vec_of::<i32>()?.into())).transpose()?;
         let bias = match bias.unwrap_or_else(|| self.has(&bias_name)) {
@@ -534,7 +554,7 @@ impl<'a> Tensors<'a> {
         let own = format!("{name}.weight");
         let [pattern, bare] = self.names.hub(&own);
         if !self.is_hub() || !pattern.contains('*') {
-            return self.tensor(&own, &[count, outputs, inputs]);
+            return self.matrix(&own, &[count, outputs, inputs]);
         }
         let one = |e: usize| {
             let [whole, bare] = [&pattern, &bare].map(|n| n.replace('*', &e.to_string()));
@@ -554,7 +574,7 @@ impl<'a> Tensors<'a> {
             }
         };
         let all = (0..count).map(one).collect::<TensorResult<Vec<_>>>()?;
-        Ok(self.keep(&own, evaluated(Tensor::stack(&all, 0)?)?))
+        Ok(self.keep(&own, self.for_products(evaluated(Tensor::stack(&all, 0)?)?)?))
     }
 
     /// A vector `[len]`, or a row `[1,len]`, as f32.
@@ -590,6 +610,7 @@ impl<'a> Tensors<'a> {
         parts: impl Fn(&Tensor) -> TensorResult<[Tensor; N]>,
     ) -> TensorResult<[Tensor; N]> {
         let whole = self.shaped(name, shape)?;
+        let whole = if name.ends_with(".bias") { whole } else { self.for_products(whole)? };
         let made = parts(&whole)?.into_iter().zip(into).map(|(t, name)| Ok(self.keep(name, evaluated(t.contiguous()?)?)));
         let made = made.collect::<TensorResult<Vec<_>>>()?;
         made.try_into().map_err(|_| TensorError::Internal(format!("not {N} parts of `{name}`")))
@@ -602,7 +623,7 @@ impl<'a> Tensors<'a> {
     pub fn latent_keys_values(&self, layer: &str, [heads, plain, value, rank]: [usize; 4]) -> TensorResult<[Tensor; 2]> {
         let [k, v, joint] = ["attn_k_b", "attn_v_b", "attn_kv_b"].map(|part| format!("{layer}.{part}.weight"));
         if !self.is_hub() && !self.has(&joint) {
-            return Ok([self.tensor(&k, &[heads, rank, plain])?, self.tensor(&v, &[heads, value, rank])?]);
+            return Ok([self.matrix(&k, &[heads, rank, plain])?, self.matrix(&v, &[heads, value, rank])?]);
         }
         self.split(&joint, &[heads * (plain + value), rank], [&k, &v], |t| {
             let t = t.reshape(&[heads as isize, (plain + value) as isize, rank as isize])?;
@@ -620,7 +641,7 @@ impl<'a> Tensors<'a> {
         let [vocab, width] = embedding.dims() else { return Err(TensorError::format("weights", "the token embedding is not a matrix")) };
         if self.has("output.weight") {
             // Files that repeat the embedding here are as common as files where it is another matrix.
-            let weight = self.tensor("output.weight", &[*vocab, *width])?;
+            let weight = self.matrix("output.weight", &[*vocab, *width])?;
             let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
             return Ok(self.projection(weight, bias));
         }

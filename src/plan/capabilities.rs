@@ -17,6 +17,8 @@ pub struct Capabilities {
     pub joint_gradients: bool,
     /// There are products of integers.
     pub integer_products: bool,
+    /// Weights in f32 and bf16 are worth a conversion to f16, once, where activations are f16.
+    pub f16_weights: bool,
     /// A step may read one part of a buffer and write another.
     pub ranges: bool,
     /// A part of a buffer can be bound as a buffer of its own.
@@ -35,6 +37,7 @@ impl Capabilities {
         wide: false,
         joint_gradients: true,
         integer_products: true,
+        f16_weights: false,
         ranges: true,
         windows: false,
         line: 64,
@@ -48,6 +51,7 @@ impl Capabilities {
         wide: true,
         joint_gradients: false,
         integer_products: false,
+        f16_weights: true,
         ranges: false,
         windows: true,
         line: 128,

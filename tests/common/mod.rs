@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tensorlogic::io::{Gguf, GgufWriter};
 use tensorlogic::models::{self, Weights};
+use tensorlogic::quant::quantize;
 use tensorlogic::{DType, Device};
 
 /// The name by which the GPU under test is opened; `None` where there is none and none is required.
@@ -124,6 +125,11 @@ pub fn assert_close(what: &str, got: &[f32], want: &[f64], rtol: f64, atol: f64)
 
 /// A Llama of two small layers with random weights.
 pub fn tiny_llama(device: &Device) -> Box<dyn models::Model> {
+    models::load(&Weights::from_gguf(tiny_llama_file(DType::F32, |_, _| ()), device), Some(DType::F32)).unwrap()
+}
+
+/// The file of [`tiny_llama`], whose matrices are of this dtype; `change` may change the values of each tensor.
+pub fn tiny_llama_file(dtype: DType, change: impl Fn(&str, &mut [f32])) -> Gguf {
     let (d, ff, vocab, layers) = (32usize, 64usize, 96usize, 2usize);
     let mut w = GgufWriter::new();
     w.set("general.architecture", "llama");
@@ -139,15 +145,18 @@ pub fn tiny_llama(device: &Device) -> Box<dyn models::Model> {
     }
     w.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
     let mut state = 1u32;
-    let mut values = |n: usize| -> Vec<u8> {
+    let mut values = |n: usize| -> Vec<f32> {
         let mut next = || {
             state = state.wrapping_mul(1664525).wrapping_add(1013904223);
             (state >> 8) as f32 / 16_777_216.0 - 0.5
         };
-        (0..n).flat_map(|_| next().to_le_bytes()).collect()
+        (0..n).map(|_| next()).collect()
     };
     let mut add = |name: String, shape: &[usize]| {
-        w.tensor(&name, DType::F32, shape, values(shape.iter().product())).unwrap();
+        let mut values = values(shape.iter().product());
+        change(&name, &mut values);
+        let dtype = if shape.len() > 1 { dtype } else { DType::F32 };
+        w.tensor(&name, dtype, shape, quantize(dtype, &values).unwrap()).unwrap();
     };
     add("token_embd.weight".into(), &[vocab, d]);
     add("output_norm.weight".into(), &[d]);
@@ -166,8 +175,7 @@ pub fn tiny_llama(device: &Device) -> Box<dyn models::Model> {
             add(format!("blk.{i}.{n}.weight"), &shape);
         }
     }
-    let gguf = Gguf::from_bytes(w.to_bytes().unwrap()).unwrap();
-    models::load(&Weights::from_gguf(gguf, device), Some(DType::F32)).unwrap()
+    Gguf::from_bytes(w.to_bytes().unwrap()).unwrap()
 }
 
 /// A new folder of the system's temporary one with `text.txt`, which the smallest models learn something from.

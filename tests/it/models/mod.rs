@@ -24,3 +24,4 @@ mod supported;
 mod text_side;
 mod tiny;
 mod vision;
+mod weight_types;
