@@ -2,7 +2,7 @@
 //!
 //! | rule, in order | condition | before → after |
 //! |---|---|---|
-//! | 1. a map is fused into its user | it has one user; or all its uses end in one map; or it is cheap, then into every user | `exp`, `add` → `exp+add` |
+//! | 1. a map is fused into its user | it has one user; or all its uses end in one map; or it is cheap and no epilogue, then into every user | `exp`, `add` → `exp+add` |
 //! | 2. a stored map becomes a kernel's epilogue | it reads that kernel's result, and nothing else does; the latest such kernel; else the map is a dispatch | `matmul`, `relu` → `matmul+relu` |
 //! | 3. the producer stores into a window | a `cat` or `write` fills the window with its result | `exp`, `cat` → `exp` into its part of the result |
 //! | 4. adjacent maps share a dispatch | equal number of elements, independent | `exp(x)`, `neg(y)` → one dispatch |
@@ -154,7 +154,13 @@ impl<'a, 'g> Fuser<'a, 'g> {
             |s: &&Source| s.buf != Buf::Iota && s.layout.strides().iter().zip(s.layout.shape.iter()).any(|(&st, &n)| st != 0 && n > 1);
         let cheap = expr.sources.iter().filter(wide).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
         (!n.keep && (self.users[i as usize].len() == 1 || self.fuses_gemv(i)))
-            || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)))
+            || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)) && !self.stored_for_nothing(i, expr))
+    }
+
+    /// Whether the value of map `i` can be what a kernel stores in place of its own result, without more bytes.
+    fn stored_for_nothing(&self, i: u32, e: &Expr) -> bool {
+        let wider = |step: usize, own: usize| self.node(i).meta(0).dtype.bytes(1) > self.list[step].stores[own].target.dtype.bytes(1);
+        self.host_of(e, i).is_some_and(|(step, own)| !wider(step, own))
     }
 
     /// The expression of a map, built once.
@@ -282,32 +288,24 @@ impl<'a, 'g> Fuser<'a, 'g> {
         }
     }
 
-    /// Rule 2: puts the expression of map `i` into the store of the latest kernel it reads. False where that is not possible.
-    fn host(&mut self, e: &Expr, target: &Source, i: u32) -> bool {
+    /// The step and the store of it that would take the expression of map `i` as its epilogue: that of the latest kernel it reads, if nothing else
+    /// reads that one's result.
+    fn host_of(&self, e: &Expr, i: u32) -> Option<(usize, usize)> {
         // What computes the map again for itself still needs the kernel's own result, also where that is not emitted yet.
         if !self.fuse || self.inlined[i as usize] {
-            return false;
+            return None;
         }
         let defs = |s: &Source| match s.buf {
             Buf::Slot(v) => self.values[v as usize].def,
             _ => None,
         };
-        let Some(step) = e.sources.iter().filter_map(defs).max() else { return false };
+        let step = e.sources.iter().filter_map(defs).max()?;
         let latest: Vec<&Source> = e.sources.iter().filter(|s| defs(s) == Some(step)).collect();
-        let Some(host) = latest.iter().find_map(|s| match s.buf {
+        let (op, out) = latest.iter().find_map(|s| match s.buf {
             Buf::Slot(v) => self.values[v as usize].of,
             _ => None,
-        }) else {
-            return false;
-        };
-        let (op, out) = host;
+        })?;
         let v = self.at[op as usize][out as usize].expect("a source is in memory");
-        // A target that another step has begun to fill must not be written before that.
-        if let Buf::Slot(t) = target.buf {
-            if self.values[t as usize].def.is_some_and(|d| d >= step) {
-                return false;
-            }
-        }
         let slot = Buf::Slot(v as u16);
         let plain = |s: &Source| s.buf != slot || (s.offset.is_none() && s.layout.offset == 0 && s.layout.is_contiguous());
         let whole = self.node(op).meta(out).shape.count() == e.shape.count();
@@ -319,13 +317,12 @@ impl<'a, 'g> Fuser<'a, 'g> {
             || !e.sources.iter().all(plain)
             || !self.only_reader(op, i)
         {
-            return false;
+            return None;
         }
         // Of several results the others are read by nobody.
-        let Some(own) = self.list[step].stores.iter().position(|s| s.target.buf == slot) else { return false };
-        let old = &self.list[step].stores[own];
-        if !old.program.is_value() {
-            return false;
+        let own = self.list[step].stores.iter().position(|s| s.target.buf == slot)?;
+        if !self.list[step].stores[own].program.is_value() {
+            return None;
         }
         // What computes the map again for itself still needs the kernel's own result.
         let reads = |s: &Source| s.buf == slot;
@@ -333,8 +330,24 @@ impl<'a, 'g> Fuser<'a, 'g> {
             .iter()
             .any(|s| s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources)).any(reads));
         if later || self.exprs[i as usize + 1..].iter().flatten().any(|e| e.sources.iter().any(reads)) {
-            return false;
+            return None;
         }
+        let loads = self.list[step].loads.iter().flat_map(|l| &l.sources);
+        let bound: Vec<Source> = loads.chain(e.sources.iter().filter(|s| !reads(s))).cloned().collect();
+        (buffers(&bound) + self.list[step].stores.len() <= self.sources + 2).then_some((step, own))
+    }
+
+    /// Rule 2: puts the expression of map `i` into the store of the latest kernel it reads. False where that is not possible.
+    fn host(&mut self, e: &Expr, target: &Source, i: u32) -> bool {
+        let Some((step, own)) = self.host_of(e, i) else { return false };
+        // A target that another step has begun to fill must not be written before that.
+        if let Buf::Slot(t) = target.buf {
+            if self.values[t as usize].def.is_some_and(|d| d >= step) {
+                return false;
+            }
+        }
+        let old = &self.list[step].stores[own];
+        let slot = old.target.buf;
         // The kernel stores its elements in its own order: see the expression through it.
         let order = old.target.layout;
         let mut others = Vec::new();
@@ -349,11 +362,6 @@ impl<'a, 'g> Fuser<'a, 'g> {
             others.push(Source { layout, ..s.clone() });
         }
         let Some(layout) = compose_order(&order, &e.shape, &target.layout) else { return false };
-        let bound: Vec<Source> =
-            self.list[step].loads.iter().flat_map(|l| l.sources.iter().cloned()).chain(others.iter().cloned()).collect();
-        if buffers(&bound) + self.list[step].stores.len() > self.sources + 2 {
-            return false;
-        }
         let mut program = Program::default();
         append(&mut program, &e.program, &map);
         self.define(target, step);
@@ -370,7 +378,18 @@ impl<'a, 'g> Fuser<'a, 'g> {
     /// Whether every use of map `i` ends up in one map of as many elements, whose program then holds `i` once.
     fn fuses_gemv(&self, i: u32) -> bool {
         let count = |j: u32| self.node(j).meta(0).shape.count();
-        self.first_fused_gemv(i, |j| self.node(j).is_map() && count(j) == count(i))
+        self.first_fused_gemv(i, |j| self.node(j).is_map() && count(j) == count(i)) && self.read_in_one_order(i)
+    }
+
+    /// Whether all that reads map `i` reads it through the same view.
+    fn read_in_one_order(&self, i: u32) -> bool {
+        let inputs = self.users[i as usize].iter().flat_map(|&j| &self.node(j).inputs);
+        let mut views = inputs.filter_map(|&input| {
+            let (base, _, layout, param) = self.resolve(input);
+            (base == i).then(|| (layout.simplified(), param))
+        });
+        let Some(first) = views.next() else { return true };
+        views.all(|view| view == first)
     }
 
     /// Follows the uses of `i` through maps that are stored nowhere until they meet in one node that is `wanted`.
