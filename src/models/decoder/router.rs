@@ -75,18 +75,21 @@ impl Router {
         if let Some(eps) = s.sparse_mixer {
             return sparse_mixer(&logits, eps as f32);
         }
-        let scores = s.scores.of(&logits)?;
-        let choice = match &self.correction {
-            Some(correction) => scores.detach().add(correction)?,
-            None => scores.detach(),
+        // Of a softmax over all, what is taken by its sum is a softmax over what is taken.
+        let whole_sum = s.divisor.is_some_and(|by| by.plus == 0.0 && by.least == 0.0);
+        let direct = self.correction.is_none() && s.groups.is_none();
+        let (mut weights, ids, divisor) = if direct && whole_sum && (s.scores, s.chosen) == (Scores::Softmax, Scores::AsTheyAre) {
+            let (chosen, ids) = logits.topk(self.used, -1, true)?;
+            (chosen.softmax(-1)?, ids, None)
+        } else {
+            let scores = s.scores.of(&logits)?;
+            let (chosen, ids) = match direct {
+                true => scores.topk(self.used, -1, true)?,
+                false => self.by_choice(&scores)?,
+            };
+            (s.chosen.of(&chosen)?, ids, s.divisor)
         };
-        let choice = match s.groups {
-            Some(groups) => within_groups(&choice, groups, self.count)?,
-            None => choice,
-        };
-        let (_, ids) = choice.topk(self.used, -1, true)?;
-        let mut weights = s.chosen.of(&scores.gather(-1, &ids)?)?;
-        if let Some(by) = s.divisor {
+        if let Some(by) = divisor {
             let sum = weights.sum(&[-1], true)?;
             let sum = if by.plus > 0.0 { sum.add(by.plus as f32)? } else { sum };
             weights = weights.div(&if by.least > 0.0 { sum.clamp(Some(by.least), None)? } else { sum })?;
@@ -95,6 +98,20 @@ impl Router {
             weights = weights.mul(&factors.unsqueeze(-1)?.embedding(&ids)?.squeeze(-1)?)?;
         }
         Ok((if s.scale == 1.0 { weights } else { weights.mul(s.scale as f32)? }, ids))
+    }
+
+    /// The scores, and numbers, of the experts that the largest scores with their corrections choose, within groups where there are some.
+    fn by_choice(&self, scores: &Tensor) -> TensorResult<(Tensor, Tensor)> {
+        let choice = match &self.correction {
+            Some(correction) => scores.detach().add(correction)?,
+            None => scores.detach(),
+        };
+        let choice = match self.spec.groups {
+            Some(groups) => within_groups(&choice, groups, self.count)?,
+            None => choice,
+        };
+        let (_, ids) = choice.topk(self.used, -1, true)?;
+        Ok((scores.gather(-1, &ids)?, ids))
     }
 
     /// The weights.

@@ -24,7 +24,7 @@ static TOPK: Template = Template::new("topk.wgsl", include_str!("topk.wgsl")).pa
 /// The larger key, and of equal ones the lower place.
 const BETTER: Combine = Combine { ty: "vec2<u32>", expr: "better(a, b)", builtin: None };
 
-/// Load 0 `[rows, n]` to places.
+/// Load 0 `[rows, n]` to places, and elements where there is a second store.
 pub(super) fn topk(of: &TopKKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let &[rows, n] = step.loads[0].shape.dims() else { return None };
     if !indexable(&[rows.checked_mul(n)?]) {
@@ -35,7 +35,12 @@ pub(super) fn topk(of: &TopKKernel, step: &Step, adapter: &AdapterInfo) -> Optio
     let row_group = RowGroup { workgroup: 64.min(most).max(size), size, col_major: false };
     let grid = grid(rows.div_ceil(row_group.rows() as usize))?;
     let params = TopKParams { rows: U32::size(rows)?, n: U32::size(n)?, k: U32::size(of.k)?, groups_x: grid[0].into() };
-    let values = [("SMALLEST", (!of.largest).into()), ("BEST", row_group.function("row_best", BETTER, adapter).into())];
+    let elements = step.stores.len() > 1;
+    let values = [
+        ("SMALLEST", (!of.largest).into()),
+        ("ELEMENTS", elements.into()),
+        ("BEST", row_group.function("row_best", BETTER, adapter).into()),
+    ];
     Some(Wgsl {
         source: TOPK.source(&values),
         consts: vec![("ROW_THREADS", size), ("SMALLEST", u32::from(!of.largest))],

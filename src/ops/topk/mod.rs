@@ -8,6 +8,7 @@ use crate::backends::cpu::operand::values;
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Wgsl};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
@@ -19,8 +20,8 @@ const MAX_K: usize = 32;
 /// Elements of a row up to which that is done.
 const MAX_ROW_ELEMENTS: usize = 1 << 14;
 
-/// Rows of load 0 `[rows, n]` to the places of their `k` largest elements, or smallest, in order `[rows, k]`. Equal elements keep their order; NaN
-/// counts as largest.
+/// Rows of load 0 `[rows, n]` to the places of their `k` largest elements, or smallest, in order `[rows, k]`, and those elements where there is a second
+/// store. Equal elements keep their order; NaN counts as largest.
 #[derive(Clone, Copy, Debug)]
 pub struct TopKKernel {
     /// How many.
@@ -50,6 +51,13 @@ impl TopKKernel {
                     best.copy_within(place..count - 1, place + 1);
                     best[place] = i as i32;
                 }
+            }
+            if task.step().stores.len() > 1 {
+                let mut elements = [T::ZERO; MAX_K];
+                for (element, &place) in elements.iter_mut().zip(&best[..self.k]) {
+                    *element = row[place as usize];
+                }
+                task.store(1, r * self.k, T::slice_mut(&mut elements[..self.k]));
             }
             task.store(0, r * self.k, SliceMut::I32(&mut best[..self.k]));
         }
@@ -82,7 +90,9 @@ impl Op for TopKKernel {
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        Lowered::plain(Arc::new(*self), inputs, outputs)
+        let whole = |(i, m): (usize, &Meta)| (i, Layout::contiguous(m.shape), m.shape);
+        let stores = outputs.iter().enumerate().map(whole).collect();
+        Lowered::Kernel { kernel: Arc::new(*self), loads: vec![whole((0, &inputs[0]))], stores }
     }
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         Some(Ok(vec![None]))
@@ -121,12 +131,18 @@ impl Tensor {
             let last = self.detach().transpose(axis as isize, -1)?;
             let rows = last.reshape(&[(self.numel() / n) as isize, n as isize])?;
             let shape = Shape::of(&[rows.dims()[0], k]);
-            let meta = Meta { dtype: DType::I32, shape };
-            let places = Tensor::op1(TopKKernel { k, largest }, smallvec::smallvec![rows], Default::default(), meta, at)?;
+            let mut metas = smallvec::smallvec![Meta { dtype: DType::I32, shape }];
+            // Elements have the gradient of a gather.
+            if !Mode::learns([self]) {
+                metas.push(Meta { dtype: self.dtype(), shape });
+            }
+            let found = Tensor::op(Arc::new(TopKKernel { k, largest }), smallvec::smallvec![rows], Default::default(), metas, at)?;
             let mut sizes: Vec<isize> = last.dims().iter().map(|&d| d as isize).collect();
             sizes[self.rank() - 1] = k as isize;
-            let indices = places.reshape(&sizes)?.transpose(axis as isize, -1)?;
-            Ok((self.gather(axis as isize, &indices)?, indices))
+            let in_place = |t: &Tensor| t.reshape(&sizes)?.transpose(axis as isize, -1);
+            let indices = in_place(&found[0])?;
+            let values = found.get(1).map_or_else(|| self.gather(axis as isize, &indices), in_place)?;
+            Ok((values, indices))
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)
     }

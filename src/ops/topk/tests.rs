@@ -19,8 +19,12 @@ fn places_of_the_largest_few() {
                         order.into_iter().take(k).map(|i| i as f64).collect::<Vec<_>>()
                     })
                     .collect();
+                let elements: Vec<f64> = want.iter().enumerate().map(|(i, &c)| x.values[i / k * n + c as usize]).collect();
                 let by = move |s: &Step, a: &AdapterInfo| topk(&TopKKernel { k, largest }, s, a);
-                check(&format!("{d} {rows}x{n}, {k}, {largest}"), by, &[x], (DType::I32, &[rows, k]), &[], &want, 0.0);
+                let name = format!("{d} {rows}x{n}, {k}, {largest}");
+                check(&name, by, std::slice::from_ref(&x), (DType::I32, &[rows, k]), &[], &want, 0.0);
+                let outs: [(DType, &[usize], &[f64]); 2] = [(DType::I32, &[rows, k], &want), (d, &[rows, k], &elements)];
+                check_all(&format!("{name}, with elements"), by, &[x], &outs, &[], 0.0);
             }
         }
     }

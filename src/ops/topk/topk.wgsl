@@ -29,7 +29,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       if (round == 0u || at.x < last.x || (at.x == last.x && at.y > last.y)) { best = better(best, at); }
     }
     last = row_best(best);
-    if (lane == 0u && row < p.rows) { store_0(row * p.k + round, i32(last.y)); }
+    if (lane == 0u && row < p.rows) {
+      store_0(row * p.k + round, i32(last.y));
+#if ELEMENTS
+      store_1(row * p.k + round, load_0(start + last.y));
+#endif
+    }
   }
 }
 ${BEST}
