@@ -111,6 +111,10 @@ impl Mode {
     pub fn current() -> Mode {
         MODE.get()
     }
+    /// Whether what is made of these tensors now is to have a gradient.
+    pub fn learns<'a>(of: impl IntoIterator<Item = &'a Tensor>) -> bool {
+        Mode::current().grad && of.into_iter().any(|t| t.node.tracked)
+    }
     /// Runs `f` in this mode.
     pub fn run<R>(self, f: impl FnOnce() -> R) -> R {
         struct Restore(Mode);

@@ -51,13 +51,23 @@ impl PagedCache {
         shape.dtype.bytes(elements).unwrap_or(usize::MAX)
     }
 
-    /// Puts keys and values `[B,Hkv,T,D]` into the pages of layer `i`, and attends to them: `[B,H,T,D]`.
-    pub fn attend(&mut self, i: usize, [q, k, v]: [&Tensor; 3], options: &AttentionOptions) -> TensorResult<Tensor> {
+    /// Puts keys and values `[B,Hkv,T,D]` into the pages of layer `i`, and attends to them, and to a sink of each head `[H]` if there are any:
+    /// `[B,H,T,D]`.
+    pub fn attend(
+        &mut self,
+        i: usize,
+        [q, k, v]: [&Tensor; 3],
+        sinks: Option<&Tensor>,
+        options: &AttentionOptions,
+    ) -> TensorResult<Tensor> {
         debug_assert!(k.dtype() != DType::F64);
         let layers = self.pools.len();
         let pool = self.pools.get_mut(i).ok_or_else(|| TensorError::Value(format!("layer {i} of pages for {layers}")))?;
         // The old handle goes, so that the write may happen in place.
         *pool = pool.paged_write(k, v, &self.slots)?;
-        q.paged_attention(pool, &self.table, &self.lens, options)
+        match sinks {
+            Some(sinks) => q.paged_attention_with_sinks(pool, &self.table, &self.lens, sinks, options),
+            None => q.paged_attention(pool, &self.table, &self.lens, options),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Attention with what the fused kernel does not have: capped scores, sinks and chunks; and linear biases as a mask.
+//! Attention with what the fused kernel does not have: capped scores, chunks and the gradients of sinks; linear biases as a mask.
 
 use super::description::{Alibi, AttentionSpec};
 use crate::device::Device;

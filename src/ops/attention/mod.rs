@@ -565,7 +565,35 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn attention(&self, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, options: &AttentionOptions) -> TensorResult<Tensor> {
-        let at = Location::caller();
+        Ok(self.attended(k, v, mask, options, false, Location::caller())?.swap_remove(0))
+    }
+
+    /// As [`Tensor::attention`] without dropout, where a sink of each head `[H]` takes its weight of the softmax and has no value (Xiao et al., 2024).
+    /// Has no gradient.
+    #[track_caller]
+    pub(crate) fn attention_with_sinks(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        sinks: &Tensor,
+        mask: Option<&Tensor>,
+        options: &AttentionOptions,
+    ) -> TensorResult<Tensor> {
+        let options = AttentionOptions { dropout: None, ..options.clone() };
+        let mask = mask.map(Tensor::detach);
+        with_sinks(&self.detach().attended(&k.detach(), &v.detach(), mask.as_ref(), &options, true, Location::caller())?, sinks)
+    }
+
+    /// The values, and the logarithms of sums where `sums` asks for them or a gradient will.
+    fn attended(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+        options: &AttentionOptions,
+        sums: bool,
+        at: &'static Location<'static>,
+    ) -> TensorResult<Vec<Tensor>> {
         let (qs, ks, vs) = (self.shape(), k.shape(), v.shape());
         let fits = qs.rank() == 4
             && ks.rank() == 4
@@ -604,13 +632,13 @@ impl Tensor {
             inputs.push(m.cast(dtype.compute())?);
         }
         let scale = options.scale.unwrap_or(1.0 / (qs[3] as f64).sqrt());
-        let tracked = Mode::current().grad && inputs.iter().any(|t| t.node.tracked);
+        let tracked = Mode::learns(&inputs);
         let kernel = AttentionKernel {
             causal: options.causal,
             scale,
             window: options.window.unwrap_or(0) as u32,
             mask: mask.is_some(),
-            sums: tracked && mask.is_none(),
+            sums: sums || (tracked && mask.is_none()),
             dropout: options.dropout.as_ref().map_or(0.0, |d| d.p),
             paged: false,
         };
@@ -625,8 +653,16 @@ impl Tensor {
         }
         // Kernels with dropout have no form for matrix units, and products of stored weights have.
         if kernel.dropout > 0.0 && !kernel.mask && dtype == DType::F16 && qs[2] >= STORED && self.device().backend().matrices() {
-            return kernel.with_stored_weights(&inputs, &params, at);
+            return Ok(vec![kernel.with_stored_weights(&inputs, &params, at)?]);
         }
-        Ok(Tensor::op(Arc::new(Attention(kernel)), inputs, params, metas, at)?.swap_remove(0))
+        Tensor::op(Arc::new(Attention(kernel)), inputs, params, metas, at)
     }
+}
+
+/// Attention's values `[B,H,T,D]` and the logarithm L of each query's Σ e^score `[B,H,T]`, with a sink s of each head `[H]`: the values times
+/// e^L / (e^L + e^s).
+fn with_sinks(results: &[Tensor], sinks: &Tensor) -> TensorResult<Tensor> {
+    let [values, sums] = results else { return Err(TensorError::Internal("attention without its sums".into())) };
+    let kept = sums.sub(&sinks.detach().reshape(&[1, -1, 1])?)?.sigmoid()?.unsqueeze(-1)?;
+    values.mul(&kept)?.cast(values.dtype())
 }

@@ -1,7 +1,7 @@
 //! Attention to keys and values in pages: each text of a batch has a list of pages, and a number of keys of its own. What differs from text to text is
 //! data, so that one plan serves all lengths (Kwon et al., SOSP 2023).
 
-use super::{AttentionKernel, AttentionOptions};
+use super::{AttentionKernel, AttentionOptions, with_sinks};
 use crate::backends::cpu::operand::{slice, values};
 use crate::backends::cpu::share;
 use crate::dtype::DType;
@@ -89,9 +89,9 @@ impl Op for PagedAttention {
             let (layout, shape) = half(inputs[1].shape, n);
             (1, layout, shape)
         };
-        let out = outputs[0].shape;
         let loads = vec![whole(0), pool(0), pool(1), whole(2), whole(3)];
-        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores: vec![(0, Layout::contiguous(out), out)] }
+        let stores = outputs.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
+        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores }
     }
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         Some(Err(TensorError::Unsupported("attention to pages has no gradient: it is for generation".into())))
@@ -239,7 +239,33 @@ impl Tensor {
     /// When the shapes are not these.
     #[track_caller]
     pub(crate) fn paged_attention(&self, pool: &Tensor, table: &Tensor, lens: &Tensor, options: &AttentionOptions) -> TensorResult<Tensor> {
-        let at = Location::caller();
+        Ok(self.attended_in_pages(pool, [table, lens], options, false, Location::caller())?.swap_remove(0))
+    }
+
+    /// As [`Tensor::paged_attention`], with a sink of each head `[H]`, as [`Tensor::attention_with_sinks`].
+    ///
+    /// # Errors
+    /// When the shapes are not these.
+    #[track_caller]
+    pub(crate) fn paged_attention_with_sinks(
+        &self,
+        pool: &Tensor,
+        table: &Tensor,
+        lens: &Tensor,
+        sinks: &Tensor,
+        options: &AttentionOptions,
+    ) -> TensorResult<Tensor> {
+        with_sinks(&self.attended_in_pages(pool, [table, lens], options, true, Location::caller())?, sinks)
+    }
+
+    fn attended_in_pages(
+        &self,
+        pool: &Tensor,
+        [table, lens]: [&Tensor; 2],
+        options: &AttentionOptions,
+        sums: bool,
+        at: At,
+    ) -> TensorResult<Vec<Tensor>> {
         let fits = match (sizes(pool), self.dims(), table.dims()) {
             (Some([_, heads, size]), &[b, h, _, d], &[_, p]) => {
                 d == size && h % heads == 0 && p > 0 && integers(table, &[b, p]) && integers(lens, &[b])
@@ -259,12 +285,16 @@ impl Tensor {
             scale: options.scale.unwrap_or(1.0 / (self.dims()[3] as f64).sqrt()),
             window: options.window.unwrap_or(0) as u32,
             mask: false,
-            sums: false,
+            sums,
             dropout: 0.0,
             paged: true,
         };
         let inputs = smallvec![self.clone(), pool.clone(), table.clone(), lens.clone()];
-        Tensor::op1(PagedAttention(kernel), inputs, Default::default(), self.meta(), at)
+        let mut metas = smallvec![self.meta()];
+        if sums {
+            metas.push(Meta { dtype: DType::F32, shape: Shape::of(&self.dims()[..3]) });
+        }
+        Tensor::op(Arc::new(PagedAttention(kernel)), inputs, Default::default(), metas, at)
     }
 }
 

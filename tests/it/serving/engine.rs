@@ -28,7 +28,7 @@ pub(super) fn prompt(len: usize, seed: usize) -> Vec<u32> {
 
 /// What a session of its own writes, and the smallest lead that the best token had over the next, where the best is taken.
 pub(super) fn alone(model: &dyn Model, device: &Device, request: &Request) -> (Vec<u32>, f32) {
-    let mut session = Session::new(model, 256, device).unwrap();
+    let mut session = Session::new(model, model.shape().context.min(256), device).unwrap();
     let mut logits = session.prompt(&request.prompt, || false).unwrap().unwrap();
     let s = &request.sampling;
     if s.temperature > 0.0 {
@@ -85,6 +85,25 @@ fn answers_are_those_of_sessions_alone() {
         }
         let stats = engine.stats();
         assert_eq!(stats.written_tokens, requests.iter().map(|r| r.max_tokens as u64).sum::<u64>());
+    }
+}
+
+/// Sinks, windows in every other layer, experts with biases.
+#[test]
+fn a_gpt_oss_is_served() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/models2/gpt_oss-base");
+    let load = |device: &Device| models::load(&Weights::open(file, device).unwrap(), Some(DType::F32)).unwrap();
+    for device in devices() {
+        let reference = load(&device);
+        let options = EngineOptions { rows: 4, context: Some(64), chunk: Some(32), ..Default::default() };
+        let engine = Engine::start(load(&device), &device, options).unwrap();
+        let requests: Vec<Request> = [1, 9, 33, 50].iter().enumerate().map(|(i, &n)| Request::new(&prompt(n, i), 12)).collect();
+        let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        for (request, answer) in requests.iter().zip(answers) {
+            let (want, lead) = alone(&*reference, &device, request);
+            assert!(lead > 1e-5, "the best token of {} leads by {lead}", request.prompt.len());
+            assert_eq!(collect(answer).0, want, "{} tokens on {}", request.prompt.len(), device.name());
+        }
     }
 }
 

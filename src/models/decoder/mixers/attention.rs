@@ -8,7 +8,7 @@ use crate::models::decoder::scores;
 use crate::models::weights::Tensors;
 use crate::models::{KvCache, Projection, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
-use crate::tensor::Tensor;
+use crate::tensor::{Mode, Tensor};
 use std::sync::Arc;
 
 /// Attention with its weights.
@@ -165,7 +165,7 @@ impl Attention {
                 let v = split_heads(&v, s.kv_heads)?;
                 let v = self.value_norm.as_ref().map_or_else(|| Ok(v.clone()), |norm| norm.forward(&v))?;
                 match cache.pages() {
-                    Some(pages) => pages.attend(i, [&q, &k, &v], &self.paged_options(context)?)?,
+                    Some(pages) => pages.attend(i, [&q, &k, &v], self.sinks.as_ref(), &self.paged_options(context)?)?,
                     None => {
                         let (k, v) = cache.append(i, &k, &v)?;
                         if s.lends {
@@ -190,10 +190,10 @@ impl Attention {
     /// How queries attend to pages.
     fn paged_options(&self, context: &Context) -> TensorResult<AttentionOptions> {
         let s = &*self.spec;
-        let scores = s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() || context.biases.is_some() || context.mask.is_some();
+        let scores = s.softcap.is_some() || s.chunk.is_some() || context.biases.is_some() || context.mask.is_some();
         if scores || s.lends || s.growth.is_some() || !context.causal {
             let message =
-                "attention with capped scores, sinks, chunks, linear biases, a mask, growing queries or lent keys does not read pages yet";
+                "attention with capped scores, chunks, linear biases, a mask, growing queries or lent keys does not read pages yet";
             return Err(TensorError::Unsupported(message.into()));
         }
         Ok(AttentionOptions { scale: s.scale, window: s.window, ..Default::default() })
@@ -207,12 +207,17 @@ impl Attention {
             (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
             (None, mask) => mask.clone(),
         };
-        if s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() {
-            return scores::attention(s, self.sinks.as_ref(), [q, k, v], biased.as_ref(), context.kv_len);
+        let sinks = self.sinks.as_ref();
+        let learnt = sinks.is_some_and(|sinks| Mode::learns([q, k, v, sinks]));
+        if s.softcap.is_some() || s.chunk.is_some() || learnt {
+            return scores::attention(s, sinks, [q, k, v], biased.as_ref(), context.kv_len);
         }
         let options =
             AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, causal: context.causal, ..Default::default() };
-        q.attention(k, v, biased.as_ref(), &options)
+        match sinks {
+            Some(sinks) => q.attention_with_sinks(k, v, sinks, biased.as_ref(), &options),
+            None => q.attention(k, v, biased.as_ref(), &options),
+        }
     }
 
     /// The linear layers with GGUF's names of their parts.
