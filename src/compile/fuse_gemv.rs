@@ -26,7 +26,9 @@ impl GemvFusion {
     /// The products that a step consists of, if there are few enough rows.
     fn products(&self, s: &Step) -> Option<FusedGemv> {
         match &s.work {
-            Work::Kernel(k) => k.gemv_products(s).filter(|p| s.loads[0].shape[1] <= self.rows.most(s.loads[0].dtype(), p.kind)),
+            Work::Kernel(k) => {
+                k.gemv_products(s).filter(|p| p.experts || s.loads[0].shape[1] <= self.rows.most(s.loads[0].dtype(), p.kind))
+            }
             Work::Map => None,
         }
     }
@@ -83,12 +85,18 @@ impl Steps {
     /// Fuses the product at `i` with later ones of the same left side.
     fn fuse_siblings(&self, list: &mut [Option<Step>], i: usize, fusion: GemvFusion) {
         let Some(mut own) = list[i].clone() else { return };
-        let Some(FusedGemv { products: 1, kind, norm: None, .. }) = fusion.products(&own) else { return };
+        let Some(FusedGemv { products: 1, kind, norm: None, experts, .. }) = fusion.products(&own) else { return };
         let (mut count, mut gated) = (1, false);
         for j in i + 1..list.len().min(i + 1 + MAX_STEPS_AHEAD) {
             let Some(other) = &list[j] else { continue };
-            let alike = fusion.products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
-            if !alike || !same(&own.loads[0], &other.loads[0]) {
+            let alike = |p: FusedGemv| p.products == 1 && p.norm.is_none() && p.kind == kind && p.experts == experts;
+            if !fusion.products(other).is_some_and(alike) || !same(&own.loads[0], &other.loads[0]) {
+                continue;
+            }
+            let same_experts = || {
+                own.loads.len() == other.loads.len() && own.loads[1].shape == other.loads[1].shape && same(&own.loads[2], &other.loads[2])
+            };
+            if experts && !same_experts() {
                 continue;
             }
             let store = &other.stores[0];
@@ -110,18 +118,21 @@ impl Steps {
             }
             let mut fused = own.clone();
             fused.loads.push(other.loads[1].clone());
+            if experts {
+                fused.loads.extend(other.loads[3..].iter().cloned());
+            }
             fused.stores.push(store.clone());
             if !self.fits(&fused, fusion.buffers) {
                 continue;
             }
-            (own, count, gated) = (fused, count + 1, dependent);
+            (own, count, gated) = (fused, count + 1, dependent || experts);
             list[j] = None;
             if gated || count == MAX_PRODUCTS {
                 break;
             }
         }
         if count > 1 {
-            set(&mut own, FusedGemv { products: count, gated, vec4_store: false, norm: None, kind });
+            set(&mut own, FusedGemv { products: count, gated, vec4_store: false, norm: None, kind, experts });
             list[i] = Some(own);
         }
     }
@@ -189,7 +200,7 @@ impl Steps {
             if !self.reads(s, target.buf) {
                 continue;
             }
-            let Some(fused) = fusion.products(s).filter(|p| p.norm.is_none()) else { return };
+            let Some(fused) = fusion.products(s).filter(|p| p.norm.is_none() && !p.experts) else { return };
             let left = &s.loads[0];
             let whole = left.plain().is_some_and(|x| x.layout.is_contiguous() && x.layout.offset == 0 && x.offset.is_none());
             let elsewhere = s.loads[1..].iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources));

@@ -57,6 +57,9 @@ pub struct FusedGemv {
     pub norm: Option<Normalization>,
     /// How the right sides are stored.
     pub kind: DType,
+    /// Whether the rows of right sides are those of the experts that load 2 names; what is behind it belongs to the right side before it. Such
+    /// products of the same size are fused by twos, and always as `gated`.
+    pub experts: bool,
 }
 
 /// A normalization of rows.

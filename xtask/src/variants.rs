@@ -243,7 +243,7 @@ fn fused_products(out: &mut Variants<'_>) -> TensorResult<()> {
                         inputs.extend(&rows[..norm.map_or(0, |n| n.weight as usize + n.bias as usize)]);
                         let shape: &[usize] = &[1, m, n];
                         let outputs = vec![(a, shape); count];
-                        let kernel = FusedGemvKernel(FusedGemv { products: count, gated, vec4_store, norm, kind: w });
+                        let kernel = FusedGemvKernel(FusedGemv { products: count, gated, vec4_store, norm, kind: w, experts: false });
                         let name = format!(
                             "joined_{count}{}{}_{m}x{n}x{k}_{a}_{w}_{i}",
                             if gated { "p" } else { "" },

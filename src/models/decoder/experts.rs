@@ -39,11 +39,12 @@ struct Shared {
 impl Matrices {
     /// Rows `[T,in]` or `[T,k,in]` by the experts `[T,k]`: `[T,k,out]`.
     fn forward(&self, x: &Tensor, ids: &Tensor) -> TensorResult<Tensor> {
-        let y = x.expert_matmul(&self.weight, ids)?;
-        match &self.bias {
-            Some(bias) => y.add(&bias.embedding(ids)?)?.cast(x.dtype()),
-            None => Ok(y),
-        }
+        x.expert_linear(&self.weight, self.bias.as_ref(), ids)
+    }
+
+    /// The sum over the experts `[T,k]` of rows `[T,k,in]` by them times `factors` `[T,k]`: `[T,out]`.
+    fn sum(&self, x: &Tensor, ids: &Tensor, factors: &Tensor) -> TensorResult<Tensor> {
+        x.expert_sum(&self.weight, self.bias.as_ref(), ids, factors)
     }
 
     fn tensors(&self) -> impl Iterator<Item = &Tensor> {
@@ -76,16 +77,19 @@ impl Experts {
     pub fn forward_by(&self, h: &Tensor, by: &Tensor) -> TensorResult<Tensor> {
         let x = h.flatten(0, 1)?; // [T, d], of all texts
         let (weights, ids) = self.router.choose(&by.flatten(0, 1)?)?;
-        let weights = weights.unsqueeze(-1)?; // [T, k, 1]
-        let input = if self.router.to_input() { x.unsqueeze(1)?.mul(&weights)?.cast(x.dtype())? } else { x.clone() };
+        let input = match self.router.to_input() {
+            true => x.unsqueeze(1)?.mul(&weights.unsqueeze(-1)?)?.cast(x.dtype())?,
+            false => x.clone(),
+        };
         let up = self.up.forward(&input, &ids)?;
         let inner = match &self.gate {
             Some(gate) => gated(&self.spec, &gate.forward(&input, &ids)?, &up)?,
             None => self.spec.activation.of(&up)?,
         };
-        let each = self.down.forward(&inner, &ids)?; // [T, k, d]
-        let each = if self.router.to_input() { each } else { each.mul(&weights)? };
-        let y = each.sum(&[1], false)?.cast(x.dtype())?;
+        let y = match self.router.to_input() {
+            true => self.down.forward(&inner, &ids)?.sum(&[1], false)?.cast(x.dtype())?,
+            false => self.down.sum(&inner, &ids, &weights)?,
+        };
         let y = match &self.shared {
             Some(shared) => shared.add_to(&y, &x)?,
             None => y,

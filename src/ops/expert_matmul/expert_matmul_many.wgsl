@@ -49,7 +49,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
       for (var j = 0u; j < PAIRS; j++) {
         let sum = row_sum(sums[j]);
+#if BIASED
+        if (writes && first_pair + j < found) { store_0(pairs[j] * p.n + row, sum + f32(load_3(expert * p.n + row))); }
+#else
         if (writes && first_pair + j < found) { store_0(pairs[j] * p.n + row, sum); }
+#endif
       }
     }
     workgroupBarrier();
@@ -57,3 +61,4 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 
 #include "expert_operands.wgsl"
+#include "weights_loads.wgsl" S = "", N = 1, START = "p.w_start + p.w_offset", K = p.k

@@ -19,5 +19,4 @@ fn x_quad(m: u32, v: u32) -> vec4<f32> {
 }
 
 #include "weights_items.wgsl" SMALL = p.pairs
-#include "weights_loads.wgsl" S = "", N = 1, START = "p.w_start + p.w_offset", K = p.k
 ${SUM}

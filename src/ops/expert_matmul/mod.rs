@@ -10,15 +10,24 @@ use crate::backends::cpu::{dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
+use crate::ops::matmul::weights::Weights;
+use crate::plan::{AdapterInfo, FusedGemv, Kernel, Step, Task, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use crate::tensor::{Grads, Inputs, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// x `[rows, K]`, weights `[E, N, K]` and experts `[pairs]`, as many for each row, to `[pairs, N]`.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertMatMulKernel;
+/// x `[rows, K]`, weights `[E, N, K]` and experts `[pairs]`, as many for each row, to `[pairs, N]`. Behind these loads are the biases `[E, N]` or the
+/// factors `[pairs]`, where there are some, and the second product's weights and biases.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExpertMatMulKernel {
+    /// Whether an expert's bias is added.
+    pub bias: bool,
+    /// Whether the products of as many pairs as there are for each row of results `[rows, N]` are multiplied by the pairs' factors and added up.
+    pub summed: bool,
+    /// Whether there is a second product of the same pairs, by weights of the same shape. Its store may read what the first's has written.
+    pub second: bool,
+}
 
 /// Rows of one expert up to which its weights are streamed past them instead of decoded.
 const DOT_MAX_ROWS: usize = 8;
@@ -36,6 +45,8 @@ struct ExpertSizes {
     pairs: usize,
     /// Pairs of a row of x.
     per: usize,
+    /// Rows of results.
+    results: usize,
     n: usize,
     k: usize,
 }
@@ -43,7 +54,8 @@ struct ExpertSizes {
 impl ExpertSizes {
     fn of(step: &Step) -> ExpertSizes {
         let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
-        ExpertSizes { experts: w[0], pairs, per: (pairs / x[0].max(1)).max(1), n: w[1], k: w[2] }
+        let results = step.stores[0].shape[0];
+        ExpertSizes { experts: w[0], pairs, per: (pairs / x[0].max(1)).max(1), results, n: w[1], k: w[2] }
     }
 }
 
@@ -55,10 +67,11 @@ struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    fn of(task: &'a dyn Task, s: &ExpertSizes) -> Option<Stored<'a>> {
-        let source = task.step().loads[1].plain().filter(|l| l.layout.is_contiguous())?;
+    /// Those of load `load`.
+    fn of(task: &'a dyn Task, load: usize, s: &ExpertSizes) -> Option<Stored<'a>> {
+        let source = task.step().loads[load].plain().filter(|l| l.layout.is_contiguous())?;
         let dtype = source.dtype;
-        let raw = task.raw_load(1);
+        let raw = task.raw_load(load);
         let read = matches!(dtype, DType::F32 | DType::F16 | DType::BF16) || dtype.is_block();
         let block = dtype.block();
         if !read || !s.k.is_multiple_of(block) || !raw.offset.is_multiple_of(block) || raw.ptr.is_null() || s.k == 0 {
@@ -77,6 +90,20 @@ impl<'a> Stored<'a> {
 }
 
 impl ExpertMatMulKernel {
+    fn products(&self) -> usize {
+        1 + usize::from(self.second)
+    }
+
+    /// The load of the weights of product `p`.
+    fn weights(&self, p: usize) -> usize {
+        if p == 0 { 1 } else { 3 + usize::from(self.bias) }
+    }
+
+    /// The load of the biases of product `p`.
+    fn biases(&self, p: usize) -> Option<usize> {
+        self.bias.then(|| if p == 0 { 3 } else { self.weights(p) + 1 })
+    }
+
     /// Pairs sorted by expert; each thread has some rows of every expert's weights.
     fn run<T: Real>(&self, task: &dyn Task) {
         let s = ExpertSizes::of(task.step());
@@ -92,7 +119,6 @@ impl ExpertMatMulKernel {
         let (starts, order) = unsafe { std::slice::from_raw_parts(lists, size) }.split_at(s.experts + 2);
         let of = |e: usize| &order[starts[e] as usize..starts[e + 1] as usize];
         let most = (0..s.experts).map(|e| of(e).len()).max().unwrap_or(0).min(SLAB);
-        let stored = if T::DTYPE == DType::F32 { Stored::of(task, &s) } else { None };
         let rows = share(s.n, SHARE, task.thread(), task.threads());
         if rows.is_empty() || most == 0 {
             return;
@@ -101,14 +127,37 @@ impl ExpertMatMulKernel {
             x: values(task, most * s.k),
             panel: values(task, PIECES[1].min(s.n) * s.k),
             y: values(task, (most * PIECES[1].min(s.n)).max(most.min(DOT_MAX_ROWS) * PIECES[0].min(s.n))),
+            bias: values(task, if self.bias { PIECES[0].min(s.n) } else { 0 }),
+            factors: values(task, if self.summed { s.pairs } else { 0 }),
+            sums: values(task, if self.summed { s.results * rows.len() } else { 0 }),
             whole: slice::<T>(task, 0),
         };
-        for e in 0..s.experts {
-            for pairs in of(e).chunks(SLAB) {
-                buffers.expert(task, &s, stored.as_ref(), e, pairs, rows.clone());
+        if self.summed {
+            task.load(3 + usize::from(self.bias), 0, T::slice_mut(buffers.factors));
+            buffers.sums.fill(T::ZERO);
+        }
+        for p in 0..self.products() {
+            let stored = if T::DTYPE == DType::F32 { Stored::of(task, self.weights(p), &s) } else { None };
+            let product = ExpertProduct { store: p, weights: self.weights(p), biases: self.biases(p), stored };
+            for e in 0..s.experts {
+                for pairs in of(e).chunks(SLAB) {
+                    buffers.expert(task, &s, &product, e, pairs, rows.clone());
+                }
             }
         }
+        for (result, sums) in buffers.sums.chunks_exact_mut(rows.len()).enumerate() {
+            task.store(0, result * s.n + rows.start, T::slice_mut(sums));
+        }
     }
+}
+
+/// One of the products of a step.
+struct ExpertProduct<'a> {
+    store: usize,
+    /// Its loads.
+    weights: usize,
+    biases: Option<usize>,
+    stored: Option<Stored<'a>>,
 }
 
 /// What a thread works with.
@@ -116,6 +165,10 @@ struct ExpertBuffers<'a, T> {
     x: &'a mut [T],
     panel: &'a mut [T],
     y: &'a mut [T],
+    bias: &'a mut [T],
+    /// The factors of all pairs, and the sums over pairs of the thread's rows of all results, where pairs are summed.
+    factors: &'a mut [T],
+    sums: &'a mut [T],
     /// All of x, where it is stored as it is used.
     whole: Option<&'a [T]>,
 }
@@ -126,7 +179,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
         &mut self,
         task: &dyn Task,
         s: &ExpertSizes,
-        stored: Option<&Stored<'_>>,
+        product: &ExpertProduct<'_>,
         e: usize,
         pairs: &[u32],
         rows: std::ops::Range<usize>,
@@ -139,6 +192,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
             }
         }
         let m = pairs.len();
+        let stored = product.stored.as_ref();
         let streamed = stored.filter(|_| m <= DOT_MAX_ROWS);
         let piece = PIECES[usize::from(streamed.is_none())];
         for row in rows.clone().step_by(piece) {
@@ -156,7 +210,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
                             let bytes = &w.row(e * s.n + row)[..n * w.row_bytes];
                             dot::dequantize(path::current(), w.dtype, bytes, bytemuck::cast_slice_mut(panel));
                         }
-                        None => task.load(1, (e * s.n + row) * s.k, T::slice_mut(panel)),
+                        None => task.load(product.weights, (e * s.n + row) * s.k, T::slice_mut(panel)),
                     }
                     let left = Matrix { ptr: x.as_ptr(), row: s.k as isize, col: 1 };
                     let right = Matrix { ptr: panel.as_ptr(), row: 1, col: s.k as isize };
@@ -164,8 +218,22 @@ impl<T: Real> ExpertBuffers<'_, T> {
                     unsafe { gemm([m, n, s.k], left, right, MatrixMut::new(y.as_mut_ptr(), n), T::of(1.0)) };
                 }
             }
+            if let Some(biases) = product.biases {
+                let bias = &mut self.bias[..n];
+                task.load(biases, e * s.n + row, T::slice_mut(bias));
+                for y in y.chunks_exact_mut(n) {
+                    y.iter_mut().zip(&*bias).for_each(|(y, &b)| *y = *y + b);
+                }
+            }
             for (&pair, y) in pairs.iter().zip(y.chunks_exact_mut(n)) {
-                task.store(0, pair as usize * s.n + row, T::slice_mut(y));
+                let pair = pair as usize;
+                if self.factors.is_empty() {
+                    task.store(product.store, pair * s.n + row, T::slice_mut(y));
+                    continue;
+                }
+                let at = pair / (s.pairs / s.results) * rows.len() + row - rows.start;
+                let factor = self.factors[pair];
+                self.sums[at..at + n].iter_mut().zip(y).for_each(|(sum, y)| *sum = *sum + *y * factor);
             }
         }
     }
@@ -180,28 +248,50 @@ impl Kernel for ExpertMatMulKernel {
     }
     fn ops(&self, step: &Step) -> u64 {
         let s = ExpertSizes::of(step);
-        2 * (s.pairs * s.n * s.k) as u64
+        2 * (self.products() * s.pairs * s.n * s.k) as u64
     }
     /// Of the weights those of one expert for each pair, or of all.
     fn most_read(&self, step: &Step, k: usize) -> u64 {
         let s = ExpertSizes::of(step);
-        match step.loads[1].sources.first() {
-            Some(w) if k == 1 => (s.experts.min(s.pairs) * s.n * s.k / w.dtype.block() * w.dtype.block_bytes()) as u64,
+        match step.loads[k].sources.first() {
+            Some(w) if (0..self.products()).any(|p| self.weights(p) == k) => {
+                (s.experts.min(s.pairs) * s.n * s.k / w.dtype.block() * w.dtype.block_bytes()) as u64
+            }
             _ => u64::MAX,
         }
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-        gpu::expert_matmul(step, adapter)
+        gpu::expert_matmul(self, step, adapter)
+    }
+    /// Of few pairs: of many, one expert's weights are read for all of its own, a product at a time.
+    fn gemv_products(&self, step: &Step) -> Option<FusedGemv> {
+        let (s, weights) = (ExpertSizes::of(step), &step.loads[1]);
+        if self.summed || self.second || gpu::many(s.pairs, s.experts) {
+            return None;
+        }
+        Weights::of(weights, s.k).raw?;
+        let kind = weights.plain()?.dtype;
+        Some(FusedGemv { products: 1, gated: false, vec4_store: false, norm: None, kind, experts: true })
+    }
+    fn fuse_gemv(&self, fused: FusedGemv) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(ExpertMatMulKernel { second: fused.products == 2, ..*self }))
     }
 }
 
-struct ExpertMatMul;
+/// The op of products with experts' weights; inputs x, weights, experts, biases, factors.
+struct ExpertMatMul {
+    bias: bool,
+    /// Whether the pairs of a row of ids are multiplied by factors and added up. Has no gradient.
+    summed: bool,
+}
 
 impl Op for ExpertMatMul {
     fn name(&self) -> &'static str {
         "expert_matmul"
     }
-    fn key(&self, _: &mut Key) {}
+    fn key(&self, key: &mut Key) {
+        key.word(u64::from(self.bias) | u64::from(self.summed) << 1);
+    }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         None
     }
@@ -209,14 +299,22 @@ impl Op for ExpertMatMul {
         let (x, w, ids, y) = (inputs[0].shape, inputs[1].shape, inputs[2].shape, outputs[0].shape);
         let (k, pairs) = (w[2], ids.count());
         let rows = if x.rank() == 3 { pairs } else { x[0] };
+        let mut loads = vec![
+            (0, Layout::contiguous(x), Shape::of(&[rows, k])),
+            (1, Layout::contiguous(w), w),
+            (2, Layout::contiguous(ids), Shape::of(&[pairs])),
+        ];
+        if self.bias {
+            loads.push((3, Layout::contiguous(inputs[3].shape), inputs[3].shape));
+        }
+        if self.summed {
+            let factors = inputs.len() - 1;
+            loads.push((factors, Layout::contiguous(inputs[factors].shape), Shape::of(&[pairs])));
+        }
         Lowered::Kernel {
-            kernel: Arc::new(ExpertMatMulKernel),
-            loads: vec![
-                (0, Layout::contiguous(x), Shape::of(&[rows, k])),
-                (1, Layout::contiguous(w), w),
-                (2, Layout::contiguous(ids), Shape::of(&[pairs])),
-            ],
-            stores: vec![(0, Layout::contiguous(y), Shape::of(&[pairs, w[1]]))],
+            kernel: Arc::new(ExpertMatMulKernel { bias: self.bias, summed: self.summed, second: false }),
+            loads,
+            stores: vec![(0, Layout::contiguous(y), Shape::of(&[if self.summed { ids[0] } else { pairs }, w[1]]))],
         }
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
@@ -231,7 +329,9 @@ impl Op for ExpertMatMul {
                 false => None,
             };
             let right = if v.wants(1) { Some(weight_gradient(x, g, w, ids)?) } else { None };
-            Ok(vec![left, right, None])
+            let mut grads: Grads = vec![left, right];
+            grads.resize(v.inputs.len(), None);
+            Ok(grads)
         };
         Some(run())
     }
@@ -267,7 +367,43 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn expert_matmul(&self, weights: &Tensor, ids: &Tensor) -> TensorResult<Tensor> {
-        let at = Location::caller();
+        self.by_experts(weights, ids, None, None, Location::caller())
+    }
+
+    /// As [`Tensor::expert_matmul`], with the bias `[E,N]` of each expert added before the result is rounded.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::expert_matmul`]; when the biases have another shape.
+    #[track_caller]
+    pub(crate) fn expert_linear(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor) -> TensorResult<Tensor> {
+        match bias {
+            Some(b) if Mode::learns([b]) => self.expert_matmul(weights, ids)?.add(&b.embedding(ids)?)?.cast(self.dtype()),
+            _ => self.by_experts(weights, ids, bias, None, Location::caller()),
+        }
+    }
+
+    /// The sum over a row's experts of [`Tensor::expert_linear`] of `[T,k,K]` times `factors` `[T,k]`: `[T,N]`. Where a gradient will be asked for, or each
+    /// expert has many rows, products are stored.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::expert_linear`]; when the factors have another shape than the experts.
+    #[track_caller]
+    pub(crate) fn expert_sum(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor, factors: &Tensor) -> TensorResult<Tensor> {
+        let stored = Mode::learns([self, weights, factors].into_iter().chain(bias)) || gpu::many(ids.numel(), weights.dims()[0]);
+        match stored {
+            true => self.expert_linear(weights, bias, ids)?.mul(&factors.unsqueeze(-1)?)?.sum(&[1], false)?.cast(self.dtype()),
+            false => self.by_experts(weights, ids, bias, Some(factors), Location::caller()),
+        }
+    }
+
+    fn by_experts(
+        &self,
+        weights: &Tensor,
+        ids: &Tensor,
+        bias: Option<&Tensor>,
+        factors: Option<&Tensor>,
+        at: &'static Location<'static>,
+    ) -> TensorResult<Tensor> {
         let wrong = |text: String| Err(TensorError::shape("expert_matmul", at, text));
         let shapes = || format!("{} with experts {} of weights {}", self.shape(), ids.shape(), weights.shape());
         let (&[t, per], &[_, n, k]) = (ids.dims(), weights.dims()) else {
@@ -291,8 +427,22 @@ impl Tensor {
         }
         let x = if self.dtype().compute() == dtype.compute() { self.clone() } else { self.cast(dtype)? };
         let w = if weights.dtype().compute() == dtype.compute() { weights.clone() } else { weights.cast(dtype)? };
-        let shape = Shape::new(&[t, per, n], "expert_matmul", at)?;
-        let inputs = smallvec::smallvec![x, w, ids.cast(DType::I32)?];
-        Tensor::op1(ExpertMatMul, inputs, Default::default(), Meta { dtype, shape }, at)
+        let mut inputs: Inputs = smallvec::smallvec![x, w, ids.cast(DType::I32)?];
+        if let Some(bias) = bias {
+            if bias.dims() != [weights.dims()[0], n] {
+                return wrong(format!("{} and biases {}: want [{},{n}]", shapes(), bias.shape(), weights.dims()[0]));
+            }
+            inputs.push(bias.cast(dtype.compute())?);
+        }
+        let sizes: &[usize] = if factors.is_some() { &[t, n] } else { &[t, per, n] };
+        let shape = Shape::new(sizes, "expert_matmul", at)?;
+        if let Some(factors) = factors {
+            if factors.dims() != ids.dims() {
+                return wrong(format!("{} and factors {}: want {}", shapes(), factors.shape(), ids.shape()));
+            }
+            inputs.push(factors.cast(dtype.compute())?);
+        }
+        let op = ExpertMatMul { bias: bias.is_some(), summed: factors.is_some() };
+        Tensor::op1(op, inputs, Default::default(), Meta { dtype, shape }, at)
     }
 }

@@ -1,7 +1,12 @@
 //! Products with experts' weights on the GPU against plain sums.
 
-use super::gpu::expert_matmul;
+use super::ExpertMatMulKernel;
+use super::gpu;
 use crate::ops::tests::*;
+
+fn plain(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    gpu::expert_matmul(&ExpertMatMulKernel::default(), step, adapter)
+}
 
 #[test]
 fn weights_of_every_format_and_rows_of_every_length() {
@@ -26,7 +31,7 @@ fn weights_of_every_format_and_rows_of_every_length() {
                 }
                 let loads = [x, w, Operand::new(DType::I32, &[t * per], ids.iter().map(|&i| i as f64).collect())];
                 let name = format!("{d}, {t}x{per} of {e} experts {n}x{k}, own rows {own_rows}");
-                check_weights(&name, expert_matmul, &loads, (F32, &[t * per, n]), &want, 2e-5);
+                check_weights(&name, plain, &loads, (F32, &[t * per, n]), &want, 2e-5);
             }
         }
     }
@@ -36,5 +41,131 @@ fn weights_of_every_format_and_rows_of_every_length() {
     let sum = |p: usize, r: usize| (0..48).map(|c| x.values[p * 48 + c] * w.values[(ids[p] * 20 + r) * 48 + c]).sum::<f64>();
     let want: Vec<f64> = (0..6).flat_map(|p| (0..20).map(move |r| (p, r))).map(|(p, r)| sum(p, r)).collect();
     let loads = [x.clone(), w.clone(), Operand::new(DType::I32, &[6], ids.iter().map(|&i| i as f64).collect())];
-    check("transposed", expert_matmul, &loads, (F32, &[6, 20]), &[], &want, 2e-5);
+    check("transposed", plain, &loads, (F32, &[6, 20]), &[], &want, 2e-5);
+}
+
+/// Pairs, experts, rows and columns of a case, with ids and operands.
+struct Case {
+    per: usize,
+    n: usize,
+    k: usize,
+    ids: Vec<usize>,
+    x: Operand,
+    weights: [Operand; 2],
+    biases: [Operand; 2],
+    factors: Operand,
+}
+
+impl Case {
+    /// For `t` rows of x with `per` experts of `e` each.
+    fn new(d: DType, [t, per, e, n, k]: [usize; 5], own_rows: bool) -> Case {
+        Case {
+            per,
+            n,
+            k,
+            ids: (0..t * per).map(|p| (p * 7 + p / 3) % e).collect(),
+            x: Operand::random(F16, &[if own_rows { t * per } else { t }, k], 1),
+            weights: [2, 3].map(|seed| Operand::random(d, &[e, n, k], seed)),
+            biases: [4, 5].map(|seed| Operand::random(F32, &[e, n], seed)),
+            factors: Operand::random(F32, &[t * per], 6),
+        }
+    }
+
+    fn ids(&self) -> Operand {
+        Operand::new(DType::I32, &[self.ids.len()], self.ids.iter().map(|&i| i as f64).collect())
+    }
+
+    /// Product `of` of every pair, with its bias: `[pairs,n]`.
+    fn products(&self, of: usize) -> Vec<f64> {
+        let (n, k) = (self.n, self.k);
+        let per = self.ids.len() / self.x.shape[0];
+        let row = |p: usize, r: usize| {
+            let x = &self.x.values[p / per * k..][..k];
+            let sum: f64 = self.weights[of].values[(self.ids[p] * n + r) * k..][..k].iter().zip(x).map(|(w, x)| w * x).sum();
+            sum + self.biases[of].values[self.ids[p] * n + r]
+        };
+        (0..self.ids.len()).flat_map(|p| (0..n).map(move |r| (p, r))).map(|(p, r)| row(p, r)).collect()
+    }
+
+    /// Those of product 0 times their factors, summed over a row's pairs.
+    fn sums(&self) -> Vec<f64> {
+        let (all, n) = (self.products(0), self.n);
+        let sum = |t: usize, r: usize| (t * self.per..(t + 1) * self.per).map(|p| self.factors.values[p] * all[p * n + r]).sum::<f64>();
+        (0..self.ids.len() / self.per).flat_map(|t| (0..n).map(move |r| (t, r))).map(|(t, r)| sum(t, r)).collect()
+    }
+}
+
+const SHAPES: [[usize; 5]; 4] = [[1, 2, 5, 7, 256], [3, 4, 6, 33, 512], [2, 3, 4, 5, 7], [4, 1, 2, 3, 36]];
+
+#[test]
+fn biases_second_products_and_sums() {
+    for d in [F32, F16, DType::Q4_0, DType::Q4_K] {
+        for shape in SHAPES.into_iter().filter(|s| s[4] % d.block() == 0) {
+            let [t, per, _, n, _] = shape;
+            let name = |what: &str| format!("{what}, {d}, {shape:?}");
+            for own_rows in [false, true] {
+                let c = Case::new(d, shape, own_rows);
+                let pairs = t * per;
+                let loads = [c.x.clone(), c.weights[0].clone(), c.ids(), c.biases[0].clone()];
+                let biased = ExpertMatMulKernel { bias: true, ..Default::default() };
+                let make = move |s: &Step, a: &AdapterInfo| gpu::expert_matmul(&biased, s, a);
+                check(&name("biases"), make, &loads, (F32, &[pairs, n]), &[], &c.products(0), 2e-5);
+                // Second products are read directly.
+                if d.is_block() || shape[4] % 8 == 0 {
+                    let second = ExpertMatMulKernel { second: true, ..biased };
+                    let make = move |s: &Step, a: &AdapterInfo| gpu::expert_matmul(&second, s, a);
+                    let loads = [loads.to_vec(), vec![c.weights[1].clone(), c.biases[1].clone()]].concat();
+                    let want = [c.products(0), c.products(1)];
+                    let outs: [(DType, &[usize], &[f64]); 2] = [(F32, &[pairs, n], &want[0]), (F32, &[pairs, n], &want[1])];
+                    check_all(&name("two products"), make, &loads, &outs, &[], 2e-5);
+                }
+                let summed = ExpertMatMulKernel { summed: true, ..biased };
+                let make = move |s: &Step, a: &AdapterInfo| gpu::expert_matmul(&summed, s, a);
+                let loads = [loads.to_vec(), vec![c.factors.clone()]].concat();
+                check(&name("sums"), make, &loads, (F32, &[t, n]), &[], &c.sums(), 2e-5);
+            }
+        }
+    }
+    // Of many pairs each.
+    let c = Case::new(DType::Q4_0, [40, 2, 3, 9, 64], false);
+    let biased = ExpertMatMulKernel { bias: true, ..Default::default() };
+    let make = move |s: &Step, a: &AdapterInfo| gpu::expert_matmul(&biased, s, a);
+    check("many", make, &[c.x.clone(), c.weights[0].clone(), c.ids(), c.biases[0].clone()], (F32, &[80, 9]), &[], &c.products(0), 2e-5);
+}
+
+/// The operations on every device: the gate's product and the other one are one dispatch of a GPU where its weights are read directly, and the weighted sum is
+/// another.
+#[test]
+fn gated_experts_by_two_dispatches() {
+    use crate::device::{Device, under_test};
+    use crate::tensor::Tensor;
+    for device in [Device::cpu()].into_iter().chain(under_test::gpu()) {
+        for shape in [[1, 2, 5, 16, 64], [2, 4, 6, 33, 256], [70, 2, 3, 9, 64]] {
+            let [t, per, e, n, k] = shape;
+            let c = Case::new(F32, shape, false);
+            let of = |o: &Operand, shape: &[usize]| Tensor::from_vec(o.values.iter().map(|&v| v as f32).collect(), shape, &device).unwrap();
+            let ids = Tensor::from_vec(c.ids.iter().map(|&i| i as i32).collect(), &[t, per], &device).unwrap();
+            let x = of(&c.x, &[t, k]);
+            let [gate, up] =
+                [0, 1].map(|p| x.expert_linear(&of(&c.weights[p], &[e, n, k]), Some(&of(&c.biases[p], &[e, n])), &ids).unwrap());
+            let inner = gate.silu().unwrap().mul(&up).unwrap();
+            let down = Operand::random(F32, &[e, 5, n], 7);
+            let y = inner.expert_sum(&of(&down, &[e, 5, n]), None, &ids, &of(&c.factors, &[t, per])).unwrap();
+            let dispatches = y.explain().unwrap().to_string();
+            let (got, what) = (y.to_vec().unwrap(), format!("{shape:?} on {}: {dispatches}", device.name()));
+            let gated: Vec<f64> = c.products(0).iter().zip(c.products(1)).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+            for (at, got) in got.iter().enumerate() {
+                let (row, r) = (at / 5, at % 5);
+                let pair = |p: usize| {
+                    let sum: f64 = (0..n).map(|j| down.values[(c.ids[p] * 5 + r) * n + j] * gated[p * n + j]).sum();
+                    sum * c.factors.values[p]
+                };
+                let want: f64 = (row * per..(row + 1) * per).map(pair).sum();
+                assert!((f64::from(*got) - want).abs() < 2e-3 * (1.0 + want.abs()), "{at}: {got}, not {want}; {what}");
+            }
+            if !device.is_cpu() && n % 8 == 0 {
+                assert_eq!(dispatches.matches("expert_matmul").count(), 2, "{what}");
+            }
+        }
+    }
 }

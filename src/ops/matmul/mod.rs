@@ -373,7 +373,7 @@ impl Kernel for MatMulKernel {
     }
     fn gemv_products(&self, step: &Step) -> Option<FusedGemv> {
         let kind = gpu::matmul_kind(step)?;
-        Some(FusedGemv { products: 1, gated: false, vec4_store: false, norm: None, kind })
+        Some(FusedGemv { products: 1, gated: false, vec4_store: false, norm: None, kind, experts: false })
     }
     fn fuse_gemv(&self, fused: FusedGemv) -> Option<Arc<dyn Kernel>> {
         Some(Arc::new(fused_gemv::FusedGemvKernel(fused)))

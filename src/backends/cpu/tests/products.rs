@@ -157,7 +157,7 @@ fn products_that_were_joined_for_a_gpu_run_here_too() {
             Store { shape, program: Program::value(F32), sources: vec![], target: first.clone() },
             Store { shape, program: sum, sources: vec![first], target: target(1, F32, shape) },
         ];
-        let kernel = FusedGemvKernel(FusedGemv { products: 2, gated: true, vec4_store: false, norm, kind: F16 });
+        let kernel = FusedGemvKernel(FusedGemv { products: 2, gated: true, vec4_store: false, norm, kind: F16, experts: false });
         let got = run(step("products", Work::Kernel(Arc::new(kernel)), loads, stores, vec![]), &inputs, &[(F32, m * n), (F32, m * n)], &[]);
         let mut left = x.values.clone();
         for row in left.chunks_exact_mut(k).filter(|_| norm.is_some()) {
