@@ -87,9 +87,10 @@ impl Experts {
             None => self.spec.activation.of(&up)?,
         };
         let y = match self.router.to_input() {
-            true => self.down.forward(&inner, &ids)?.sum(&[1], false)?.cast(x.dtype())?,
+            true => self.down.forward(&inner, &ids)?.sum(&[1], false)?,
             false => self.down.sum(&inner, &ids, &weights)?,
         };
+        let y = y.cast(x.dtype())?;
         let y = match &self.shared {
             Some(shared) => shared.add_to(&y, &x)?,
             None => y,

@@ -8,7 +8,7 @@ const ROW_GROUPS: u32 = WORKGROUP / LANES;
 var<private> thread: u32;
 
 #for P in 0..PRODUCTS
-// The sum over row `row` of an expert's weights of product ${P} and row `m` of x, for all threads of a row group.
+// This thread's part of the sum over row `row` of an expert's weights of product ${P} and row `m` of x.
 fn product_${P}(expert: u32, row: u32, m: u32, lid: u32) -> f32 {
   let at = place_p${P}(expert * p.n + row);
   let items = (p.k + 4u * QUADS - 1u) / (4u * QUADS);
@@ -30,7 +30,7 @@ fn product_${P}(expert: u32, row: u32, m: u32, lid: u32) -> f32 {
       sum += by.x * dot(products, one) + by.y * dot(total, one);
     }
   }
-  return row_sum(sum);
+  return sum;
 }
 #endfor
 
@@ -54,16 +54,21 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (expert >= p.experts) { fail(expert); expert = p.experts - 1u; }
     let m = pair / p.per;
     var sum = product_0(expert, row, m, lid);
+#if SUMMED
+#if BIASED
+    if (lid % LANES == 0u) { sum += f32(load_3(expert * p.n + row)); }
+#endif
+    all += sum * f32(load_${FACTORS}(pair));
+  }
+  all = row_sum(all);
+  if (writes) { store_0(result * p.n + row, all); }
+#else
+    sum = row_sum(sum);
 #if BIASED
     sum += f32(load_3(expert * p.n + row));
 #endif
-#if SUMMED
-    all += sum * f32(load_${FACTORS}(pair));
-  }
-  if (writes) { store_0(result * p.n + row, all); }
-#else
 #if PRODUCTS > 1
-    var second = product_1(expert, row, m, lid);
+    var second = row_sum(product_1(expert, row, m, lid));
 #if BIASED
     second += f32(load_${BIAS_1}(expert * p.n + row));
 #endif

@@ -370,7 +370,7 @@ impl Tensor {
         self.by_experts(weights, ids, None, None, Location::caller())
     }
 
-    /// As [`Tensor::expert_matmul`], with the bias `[E,N]` of each expert added before the result is rounded.
+    /// As [`Tensor::expert_matmul`], where the bias `[E,N]` of each expert, if there is one, is added before the result is rounded to the dtype of the rows.
     ///
     /// # Errors
     /// Those of [`Tensor::expert_matmul`]; when the biases have another shape.
@@ -378,7 +378,8 @@ impl Tensor {
     pub(crate) fn expert_linear(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor) -> TensorResult<Tensor> {
         match bias {
             Some(b) if Mode::learns([b]) => self.expert_matmul(weights, ids)?.add(&b.embedding(ids)?)?.cast(self.dtype()),
-            _ => self.by_experts(weights, ids, bias, None, Location::caller()),
+            Some(_) => self.by_experts(weights, ids, bias, None, Location::caller())?.cast(self.dtype()),
+            None => self.expert_matmul(weights, ids),
         }
     }
 
@@ -392,7 +393,7 @@ impl Tensor {
         let stored = Mode::learns([self, weights, factors].into_iter().chain(bias)) || gpu::many(ids.numel(), weights.dims()[0]);
         match stored {
             true => self.expert_linear(weights, bias, ids)?.mul(&factors.unsqueeze(-1)?)?.sum(&[1], false)?.cast(self.dtype()),
-            false => self.by_experts(weights, ids, bias, Some(factors), Location::caller()),
+            false => self.by_experts(weights, ids, bias, Some(factors), Location::caller())?.cast(self.dtype()),
         }
     }
 

@@ -169,3 +169,18 @@ fn gated_experts_by_two_dispatches() {
         }
     }
 }
+
+/// The product of f16 and f32 weights is f32; with a bias or a sum it has the dtype of its rows, so that a layer of experts gives what it was given.
+#[test]
+fn biased_products_and_sums_have_the_dtype_of_rows() {
+    use crate::device::{Device, under_test};
+    use crate::tensor::Tensor;
+    for device in [Device::cpu()].into_iter().chain(under_test::gpu()) {
+        let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, &device).unwrap();
+        let (x, w, bias) = (zeros(F16, &[2, 3, 8]), zeros(F32, &[4, 5, 8]), zeros(F32, &[4, 5]));
+        let (ids, factors) = (zeros(DType::I32, &[2, 3]), zeros(F32, &[2, 3]));
+        assert_eq!(x.expert_matmul(&w, &ids).unwrap().dtype(), F32);
+        assert_eq!(x.expert_linear(&w, Some(&bias), &ids).unwrap().dtype(), F16);
+        assert_eq!(x.expert_sum(&w, Some(&bias), &ids, &factors).unwrap().dtype(), F16);
+    }
+}
