@@ -8,7 +8,7 @@ use crate::self_test_text::whole;
 use crate::{Global, bundle, machine, model};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tensorlogic::Device;
 use tensorlogic::measure::{
     SelfTestBench, SelfTestOptions, SelfTestProgress, SelfTestReference, SelfTestReport, SelfTestRow, caught, self_test,
@@ -103,6 +103,7 @@ fn test(
     let so_far = |rows: &[SelfTestRow]| SelfTestReport {
         device: device.name(),
         rows: rows.to_vec(),
+        not_done: vec![],
         bench: vec![],
         kernels: (0, 0.0),
         refused: device.pipeline_stats().refused_bodies,
@@ -136,11 +137,30 @@ fn test(
     Ok(json!({ "name": name, "facts": facts, "report": report.to_json() }))
 }
 
-/// Tests the devices, or those of these names, by the work whose name begins as given, and writes the bundle if one is asked for.
-pub fn run(names: &[String], only: &str, file: Option<&Path>, global: Global) -> Result<(), Failure> {
+/// Whether this system has what the name stands for, as a rule.
+fn is_usual(name: &str) -> bool {
+    match name {
+        "metal" | "metal-wgpu" => cfg!(target_vendor = "apple"),
+        "vulkan" => !cfg!(target_vendor = "apple"),
+        "dx12" => cfg!(windows),
+        _ => true,
+    }
+}
+
+/// When the next of these devices is to be through with its cases, so that each has as much of what is left as the others.
+fn until(end: Instant, names: &[&str]) -> Instant {
+    let (now, devices) = (Instant::now(), names.iter().filter(|name| is_usual(name)).count());
+    now + end.saturating_duration_since(now) / devices.max(1) as u32
+}
+
+/// Tests the devices, or those of these names, by the work whose name begins as given, within about so many seconds, and writes the bundle if one is
+/// asked for.
+pub fn run(names: &[String], only: &str, seconds: f64, file: Option<&Path>, global: Global) -> Result<(), Failure> {
     let names: Vec<&str> = if names.is_empty() { DEVICES.to_vec() } else { names.iter().map(String::as_str).collect() };
     let mut report = Report { file, machine: machine::machine(), devices: vec![] };
-    let (mut reference, mut left) = (SelfTestReference::default(), BENCH_SECONDS);
+    let measuring = BENCH_SECONDS.min(seconds / 3.0);
+    let end = Instant::now() + Duration::from_secs_f64(seconds - measuring);
+    let (mut reference, mut left) = (SelfTestReference::default(), measuring);
     for (n, name) in names.iter().enumerate() {
         report.devices.push(json!({ "name": name, "error": "it ended, or was ended, while it opened", "doing": "opening" }));
         report.write()?;
@@ -153,7 +173,8 @@ pub fn run(names: &[String], only: &str, file: Option<&Path>, global: Global) ->
                 }
                 let bench_seconds = share(left, names.len() - n);
                 left -= bench_seconds;
-                let options = SelfTestOptions { bench_seconds, only, reopen: Some(*name) };
+                let until = Some(until(end, &names[n..]));
+                let options = SelfTestOptions { bench_seconds, only, reopen: Some(*name), until };
                 test(name, &device, &options, (&mut reference, &mut report), global.quiet)?
             }
             Err(e) => json!({ "name": name, "error": e }),
@@ -177,6 +198,15 @@ pub fn show(file: &Path, global: Global) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_share_the_time() {
+        let end = Instant::now() + Duration::from_secs(100);
+        let share = |names: &[&str]| until(end, names).saturating_duration_since(Instant::now()).as_secs_f64().round();
+        assert_eq!((share(&["cpu"]), share(&["cpu", "no such system", "cpu", "cpu"])), (100.0, 25.0));
+        assert_eq!(share(&[if cfg!(windows) { "metal" } else { "dx12" }]), 100.0);
+        assert!(until(Instant::now(), &DEVICES) <= Instant::now());
+    }
 
     /// However many of the devices open, they measure no longer than one did.
     #[test]

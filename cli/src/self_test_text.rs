@@ -57,6 +57,9 @@ fn facts(device: &Value) -> String {
     if let Some(why) = facts["lacks_metal_bodies"].as_str() {
         out += &format!("  kernels without parts in Metal's language: {}\n", first_line(why));
     }
+    if let Some(why) = facts["lacks_tensor_ops"].as_str() {
+        out += &format!("  products without tensor operations: {}\n", first_line(why));
+    }
     if let (Some(table), Some(source)) = (facts["tuning_name"].as_str(), facts["tuning_source"].as_str()) {
         out += &format!("  tuning table {table}: {source}\n");
     }
@@ -70,6 +73,9 @@ fn text(r: &SelfTestReport, cores: Option<u32>) -> String {
     let mut out =
         format!("{}: {right} of {count} right; {compiled} kernels compiled in {:.1} s; {:.1} s in all\n", r.device, r.kernels.1, r.seconds);
     out += &failures(&r.rows);
+    if let Some(first) = r.not_done.first() {
+        out += &format!("  {} not done, since the time was up, from {first} on: give more --seconds, or --cases\n", r.not_done.len());
+    }
     for kernel in &r.refused {
         out += &format!("  REFUSED by Metal's compiler, so that its WGSL ran: {}\n", first_line(kernel));
     }
@@ -138,9 +144,10 @@ mod tests {
         let bench = SelfTestBench { name: "copy".into(), seconds: 1.0, bytes: 150e9, operations: 0.0 };
         let refused = vec!["softmax: error: no such function".to_string()];
         let device = "Apple M4 Max (metal)".to_string();
-        let report = SelfTestReport { device, rows, bench: vec![bench], kernels: (3, 0.5), refused, seconds: 2.0 };
+        let not_done = vec!["scan 1".to_string(), "scan 2".to_string()];
+        let report = SelfTestReport { device, rows, not_done, bench: vec![bench], kernels: (3, 0.5), refused, seconds: 2.0 };
         let facts = json!({ "stands_in": "Metal computes sums wrong", "failed_probes": ["matrices of f16: it gives other results"],
-            "lacks_metal_bodies": "TL_GPU_WITHOUT names them", "tuning_name": "apple", "tuning_source": "of its class" });
+            "lacks_metal_bodies": "TL_GPU_WITHOUT names them", "lacks_tensor_ops": "the system has no Metal 4", "tuning_name": "apple", "tuning_source": "of its class" });
         let all = json!({ "machine": { "version": "1", "os": "macos", "arch": "aarch64", "system": ["macOS 15"], "gpu_cores": 40 },
             "devices": [{ "name": "metal", "facts": facts, "report": report.to_json(), "doing": "gather" },
                 { "name": "metal-wgpu", "error": "none here" }] });
@@ -151,10 +158,12 @@ mod tests {
             "metal = Apple M4 Max (metal): 1 of 10 right; 3 kernels",
             "FAILED map 2: the device was lost\n",
             "FAILED 6 more: the device was lost\n",
+            "2 not done, since the time was up, from scan 1 on",
             "REFUSED by Metal's compiler, so that its WGSL ran: softmax: error: no such function",
             "wgpu stands in for the native backend: Metal computes sums wrong",
             "probe of matrices of f16: it gives other results",
             "without parts in Metal's language: TL_GPU_WITHOUT names them",
+            "products without tensor operations: the system has no Metal 4",
             "tuning table apple: of its class",
             "27 % of the published bandwidth",
             "UNFINISHED: it ended, or was ended, while it did this: gather",

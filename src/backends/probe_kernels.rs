@@ -72,15 +72,21 @@ fn lacks_matrices(run: Run<'_>) -> TensorResult<Option<String>> {
 
 static PROBE_BODIES: Template = Template::new("probe_bodies.wgsl", include_str!("probe_bodies.wgsl"));
 
-/// The name of bodies in Metal's language in `TL_GPU_WITHOUT`.
-pub(super) const METAL_BODIES: &str = "metal bodies";
+/// The names in `TL_GPU_WITHOUT` of bodies in Metal's language, and of those with tensor operations.
+const METAL_BODIES: &str = "metal bodies";
+const TENSOR_OPS: &str = "tensor operations";
+
+/// Whether `TL_GPU_WITHOUT` names this.
+fn left_out(name: &str) -> bool {
+    std::env::var("TL_GPU_WITHOUT").is_ok_and(|list| list.split(',').any(|n| n.trim() == name))
+}
 
 /// Why functions with a body in Metal's language should have their WGSL, if they should.
 ///
 /// # Errors
 /// Those of `run`.
 fn lacks_bodies(run: Run<'_>, matrices: bool) -> TensorResult<Option<String>> {
-    if std::env::var("TL_GPU_WITHOUT").is_ok_and(|list| list.split(',').any(|name| name.trim() == METAL_BODIES)) {
+    if left_out(METAL_BODIES) {
         return Ok(Some("TL_GPU_WITHOUT names them".into()));
     }
     if !matrices {
@@ -107,11 +113,90 @@ fn lacks_bodies(run: Run<'_>, matrices: bool) -> TensorResult<Option<String>> {
     })
 }
 
+static PROBE_TENSOR: Template = Template::new("probe_tensor.wgsl", include_str!("probe_tensor.wgsl"));
+
+/// A product of the probe of tensor operations: rows of a and of b, columns of both, whether operands are stored transposed, and the sides of what is
+/// looked at.
+struct TensorProduct {
+    rows: [usize; 2],
+    k: usize,
+    transposed: bool,
+    sides: [usize; 2],
+}
+
+/// Those of `probe_tensor.wgsl`.
+const TENSOR_PRODUCTS: [TensorProduct; 2] = [
+    TensorProduct { rows: [37, 43], k: 40, transposed: false, sides: [37, 43] },
+    TensorProduct { rows: [72, 72], k: 37, transposed: true, sides: [64, 64] },
+];
+
+impl TensorProduct {
+    /// Its operands, taken from what is left of `x`.
+    fn operands<'x>(&self, x: &mut &'x [half::f16]) -> [&'x [half::f16]; 2] {
+        self.rows.map(|rows| {
+            let (own, rest) = x.split_at(rows * self.k);
+            *x = rest;
+            own
+        })
+    }
+
+    /// Each result with how far it may be off: the sum of f16 products, which f32 holds, is rounded, or cut, once for each.
+    fn results(&self, [a, b]: [&[half::f16]; 2]) -> Vec<[f64; 2]> {
+        let at = |x: &[half::f16], rows: usize, row: usize, k: usize| {
+            x[if self.transposed { k * rows + row } else { row * self.k + k }].to_f64()
+        };
+        let result = |i: usize| {
+            let terms = (0..self.k).map(|k| at(a, self.rows[0], i / self.sides[1], k) * at(b, self.rows[1], i % self.sides[1], k));
+            let [sum, size] = terms.fold([0.0; 2], |[sum, size], t| [sum + t, size + t.abs()]);
+            [sum, size * self.k as f64 * f64::from(f32::EPSILON)]
+        };
+        (0..self.sides.iter().product()).map(result).collect()
+    }
+}
+
+/// Why products may not use Metal 4's tensor operations, if they may not.
+///
+/// # Errors
+/// Those of `run`.
+fn lacks_tensor_ops(run: Run<'_>, bodies: bool) -> TensorResult<Option<String>> {
+    if left_out(TENSOR_OPS) {
+        return Ok(Some("TL_GPU_WITHOUT names them".into()));
+    }
+    if !bodies {
+        return Ok(Some("kernels have no parts in Metal's language".into()));
+    }
+    let count: usize = TENSOR_PRODUCTS.iter().map(|p| p.rows.iter().sum::<usize>() * p.k).sum();
+    // Whole numbers, whose sums are exact; then what needs all bits of a half, over a range of 256.
+    let whole = (0..count).map(|n| half::f16::from_f32((n * 29 % 7) as f32 - 3.0));
+    let rough = (0..count as u32).map(|n| {
+        let bits = n.wrapping_mul(0x9E37_79B9).rotate_left(13).wrapping_mul(0x85EB_CA6B);
+        half::f16::from_f32(((bits >> 8) as f32 / (1 << 23) as f32 - 1.0) * (1 << (bits & 7)) as f32)
+    });
+    let x: Vec<half::f16> = whole.chain(rough).collect();
+    let mut left = &x[..];
+    let mut want = vec![];
+    for (exact, product) in [true, false].into_iter().flat_map(|exact| TENSOR_PRODUCTS.iter().map(move |p| (exact, p))) {
+        let operands = product.operands(&mut left);
+        want.extend(product.results(operands).into_iter().map(|[value, off]| (exact, value, if exact { 0.0 } else { off })));
+    }
+    let got = run("probe of tensor operations", &PROBE_TENSOR.source(&[]), bytemuck::cast_slice(&x), want.len())?;
+    let got = match got {
+        Err(why) => return Ok(Some(format!("their probe cannot be compiled: {why}"))),
+        Ok(got) => got,
+    };
+    let wrong = got.iter().zip(&want).find(|(got, (_, value, off))| !((f64::from(**got) - value).abs() <= *off));
+    Ok(wrong.map(|(got, (exact, value, _))| {
+        let of = if *exact { "whole numbers" } else { "halves, beyond what sums in f32 round," };
+        format!("their probe multiplies {of} wrong: {got}, not {value}")
+    }))
+}
+
 /// What a GPU does right of what kernels may use; `None` where it does.
 pub(super) struct Features {
     lacks_subgroups: Option<String>,
     lacks_matrices: Option<String>,
     lacks_bodies: Option<String>,
+    lacks_tensor_ops: Option<String>,
 }
 
 impl Features {
@@ -127,7 +212,8 @@ impl Features {
             None => lacks_matrices(run)?,
         };
         let lacks_bodies = lacks_bodies(run, lacks_matrices.is_none())?;
-        Ok(Features { lacks_subgroups, lacks_matrices, lacks_bodies })
+        let lacks_tensor_ops = lacks_tensor_ops(run, lacks_bodies.is_none())?;
+        Ok(Features { lacks_subgroups, lacks_matrices, lacks_bodies, lacks_tensor_ops })
     }
 
     /// Takes away from what kernels may ask of an adapter what it does not do right.
@@ -138,8 +224,10 @@ impl Features {
         }
         info.coop *= u32::from(self.lacks_matrices.is_none());
         info.metal_bodies = self.lacks_bodies.is_none();
+        info.tensor_ops = self.lacks_tensor_ops.is_none();
         let probes = [("subgroups of 32 threads", self.lacks_subgroups), ("matrices of f16", self.lacks_matrices)];
         adapter.failed_probes = probes.into_iter().filter_map(|(what, why)| Some(format!("{what}: {}", why?))).collect();
         adapter.lacks_metal_bodies = self.lacks_bodies;
+        adapter.lacks_tensor_ops = self.lacks_tensor_ops;
     }
 }

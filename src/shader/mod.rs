@@ -71,6 +71,7 @@ pub static LIBRARY: &[(&str, &str)] = &[
     ("rows_put.wgsl", include_str!("lib/rows_put.wgsl")),
     ("rows_put8.wgsl", include_str!("lib/rows_put8.wgsl")),
     ("subgroup_barrier.wgsl", include_str!("lib/subgroup_barrier.wgsl")),
+    ("tensor_tile.wgsl", include_str!("lib/tensor_tile.wgsl")),
     ("vec16.wgsl", include_str!("lib/vec16.wgsl")),
     ("quant/affine_groups.wgsl", include_str!("lib/quant/affine_groups.wgsl")),
     ("quant/common.wgsl", include_str!("lib/quant/common.wgsl")),

@@ -32,6 +32,11 @@ pub fn apple() -> AdapterInfo {
     }
 }
 
+/// What those of them answer whose tensor operations are right.
+pub fn apple_with_tensor_ops() -> AdapterInfo {
+    AdapterInfo { tensor_ops: true, ..apple() }
+}
+
 /// A dispatch of a plan with its kernel.
 struct Step {
     dispatch: KernelDispatch,
@@ -83,23 +88,23 @@ const COMPARED_DISPATCHES: usize = 4;
 const PATTERN_BYTES: usize = 1 << 20;
 
 impl MslBackend {
-    /// A backend in this mode, whose texts are changed before they are compiled; `None` where there is no compiler.
-    pub fn open(mode: Mode, change: Option<Change>) -> Option<Arc<MslBackend>> {
-        MslBackend::with(mode, change, false, Arc::default())
+    /// A backend of a GPU that answers so, in this mode, whose texts are changed before they are compiled; `None` where there is no compiler.
+    pub fn open(info: AdapterInfo, mode: Mode, change: Option<Change>) -> Option<Arc<MslBackend>> {
+        MslBackend::with(info, mode, change, false, Arc::default())
     }
 
     /// A backend on which the CPU runs the plans, while their texts are collected for this one.
     pub fn learner(&self) -> Option<Arc<MslBackend>> {
-        MslBackend::with(self.mode, None, true, self.collected.clone())
+        MslBackend::with(self.info.clone(), self.mode, None, true, self.collected.clone())
     }
 
-    fn with(mode: Mode, change: Option<Change>, collecting: bool, collected: Arc<Collected>) -> Option<Arc<MslBackend>> {
+    fn with(info: AdapterInfo, mode: Mode, change: Option<Change>, collecting: bool, collected: Arc<Collected>) -> Option<Arc<MslBackend>> {
         Some(Arc::new(MslBackend {
             change,
             mode,
             toolchain: Toolchain::get(mode)?,
             host: CpuBackend::open(),
-            info: apple(),
+            info,
             plans: Mutex::default(),
             kernels: Mutex::default(),
             compared: Mutex::default(),

@@ -1,10 +1,12 @@
 //! Functions of kernels whose body is written in Metal's language: executed, against the CPU, and so is their WGSL form, which is their oracle.
 
-use super::common::open;
+use super::backend::{apple, apple_with_tensor_ops};
+use super::common::{open, open_as};
 use super::toolchain::Mode;
 use std::sync::Arc;
 use tensorlogic::backends::Bytes;
 use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::plan::AdapterInfo;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, quant};
 
 /// A case: its name, and what is computed.
@@ -36,9 +38,14 @@ fn values(t: TensorResult<Tensor>) -> Vec<f32> {
 /// Checks the cases with the bodies in Metal's language, with the WGSL forms, and with bodies and checks for undefined behaviour, on results of which `unit` is the distance of two at 1; at least
 /// `least` kernels have `marks` in their Metal text with bodies, and none without.
 fn check(cases: &[Case], marks: &[&str], least: usize, unit: f32) {
+    check_as(&apple(), cases, marks, least, unit);
+}
+
+/// The same on a GPU that answers so.
+fn check_as(info: &AdapterInfo, cases: &[Case], marks: &[&str], least: usize, unit: f32) {
     let want: Vec<Vec<f32>> = cases.iter().map(|c| values(c.1(&Device::cpu()))).collect();
-    for (mode, bodies) in [(Mode::Plain, true), (Mode::Plain, false), (Mode::Checked, true)] {
-        let Some((backend, device)) = open(mode, None) else { return };
+    for (mode, bodies) in [(Mode::Unoptimized, true), (Mode::Unoptimized, false), (Mode::Checked, true)] {
+        let Some((backend, device)) = open_as(info.clone(), mode, None) else { return };
         backend.use_bodies(bodies);
         backend.with_kernels_of(|learning| {
             for ((name, f), want) in cases.iter().zip(&want) {
@@ -75,6 +82,99 @@ fn products_leave_from_elements() {
         cases.push((format!("{m}x{n}x{k} of relu, with bias, gelu and residual"), Box::new(epilogue)));
     }
     check(&cases, &["thread_elements()"], 3, 1.0 / 1024.0);
+}
+
+/// Such values in f16, stored: a product reads them where they lie.
+fn stored(shape: &[usize], seed: u64, device: &Device) -> TensorResult<Tensor> {
+    let x = noise(shape, DType::F16, seed, device)?;
+    x.eval()?;
+    Ok(x)
+}
+
+/// Sides of products that tensor operations compute: whole tiles, and tiles and columns of which parts are missing.
+const TENSOR_SIDES: [[usize; 3]; 8] =
+    [[9, 8, 8], [64, 64, 64], [33, 72, 40], [130, 96, 72], [257, 129, 104], [40, 512, 32], [70, 35, 8], [128, 256, 136]];
+
+/// Both sides stored in either order, batches, what follows a product, and products that have none: of other types, or in lines that are no whole eights.
+#[test]
+fn products_by_tensor_operations() {
+    let mut cases: Vec<Case> = vec![];
+    for [m, n, k] in TENSOR_SIDES {
+        let left = move |d: &Device| stored(&[m, k], 1, d);
+        let weights = move |d: &Device| stored(&[n, k], 2, d)?.t();
+        cases.push((format!("{m}x{n}x{k}"), Box::new(move |d| left(d)?.matmul(&weights(d)?))));
+        let fused = move |d: &Device| {
+            let (bias, rest) = (stored(&[n], 3, d)?, stored(&[m, n], 4, d)?);
+            left(d)?.matmul(&weights(d)?)?.add(&bias)?.gelu_tanh()?.add(&rest)
+        };
+        cases.push((format!("{m}x{n}x{k} with bias, gelu and residual"), Box::new(fused)));
+        cases.push((format!("{m}x{n}x{k}, right side in columns"), Box::new(move |d| left(d)?.matmul(&stored(&[k, n], 2, d)?))));
+        cases.push((format!("{m}x{n}x{k}, left side in columns"), Box::new(move |d| stored(&[k, m], 1, d)?.t()?.matmul(&weights(d)?))));
+    }
+    for [m, n, k] in [[72, 40, 16], [24, 136, 56]] {
+        let both = move |d: &Device| {
+            let (left, right) = (stored(&[3, k, m], 1, d)?, stored(&[3, k, n], 2, d)?);
+            left.transpose(1, 2)?.matmul(&right)
+        };
+        cases.push((format!("3x{m}x{n}x{k}, both in columns"), Box::new(both)));
+        let part = move |d: &Device| stored(&[m, 2 * k], 1, d)?.narrow(1, k, k)?.matmul(&stored(&[n, k], 2, d)?.t()?);
+        cases.push((format!("{m}x{n}x{k} of a part"), Box::new(part)));
+    }
+    check_as(&apple_with_tensor_ops(), &cases, &["mpp::tensor_ops::matmul2d<"], 7, 1.0 / 1024.0);
+    let others: Vec<Case> = vec![
+        ("odd columns".into(), Box::new(|d| stored(&[40, 33], 1, d)?.matmul(&stored(&[16, 33], 2, d)?.t()?))),
+        ("f32".into(), Box::new(|d| noise(&[40, 32], DType::F32, 1, d)?.matmul(&noise(&[16, 32], DType::F32, 2, d)?.t()?))),
+        ("of relu".into(), Box::new(|d| stored(&[40, 32], 1, d)?.relu()?.matmul(&stored(&[16, 32], 2, d)?.t()?))),
+        ("of blocks".into(), Box::new(|d| stored(&[40, 64], 1, d)?.matmul(&weights([16, 64], DType::Q4_0, d)?.t()?))),
+    ];
+    let Some((backend, device)) = open_as(apple_with_tensor_ops(), Mode::Unoptimized, None) else { return };
+    for (name, f) in &others {
+        let (got, want) = (values(f(&device)), values(f(&Device::cpu())));
+        assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 2e-2 * (1.0 + b.abs())), "{name}");
+    }
+    assert!(!backend.texts().iter().any(|t| t.contains("mpp::")), "a product that has no lines of eights has tensor operations");
+}
+
+/// Products against sums in f64: what is off is the rounding of the result to f16, and that of sums in f32.
+#[test]
+fn tensor_operations_round_as_sums_in_f32() {
+    let Some((backend, device)) = open_as(apple_with_tensor_ops(), Mode::Unoptimized, None) else { return };
+    for [m, n, k] in TENSOR_SIDES {
+        let (a, b) = (stored(&[m, k], 1, &Device::cpu()).unwrap(), stored(&[n, k], 2, &Device::cpu()).unwrap());
+        let got = values(stored(&[m, k], 1, &device).and_then(|a| a.matmul(&stored(&[n, k], 2, &device)?.t()?)));
+        let (a, b) = (values(Ok(a)), values(Ok(b)));
+        for (i, got) in got.iter().enumerate() {
+            let terms = (0..k).map(|j| f64::from(a[i / n * k + j]) * f64::from(b[i % n * k + j]));
+            let [sum, size] = terms.fold([0.0; 2], |[sum, size]: [f64; 2], t| [sum + t, size + t.abs()]);
+            let off = sum.abs() / 2048.0 + size * k as f64 * f64::from(f32::EPSILON) + 1e-7;
+            assert!((f64::from(*got) - sum).abs() <= off, "{m}x{n}x{k}: element {i} is {got}, not {sum}");
+        }
+    }
+    let texts = backend.texts();
+    assert!(!texts.is_empty() && texts.iter().filter(|t| t.contains("kernel void")).any(|t| t.contains("mpp::tensor_ops::matmul2d<")));
+}
+
+/// Faults in the text are found: columns of which the last ones are left out, and a side of which less is said to be there than there is.
+#[test]
+fn a_wrong_tensor_operation_is_found() {
+    let f = |d: &Device| stored(&[70, 40], 1, d)?.matmul(&stored(&[36, 40], 2, d)?.t()?);
+    let want = values(f(&Device::cpu()));
+    for (from, to) in [
+        ("metal::dextents<int, 2>(int(k), int(a_rows))", "metal::dextents<int, 2>(int(k), 3)"),
+        ("int(8u * b_line)}", "int(8u * b_line) + 8}"),
+    ] {
+        let changed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = changed.clone();
+        let change = move |text: &str| {
+            count.fetch_add(text.matches(from).count(), std::sync::atomic::Ordering::SeqCst);
+            text.replace(from, to)
+        };
+        let Some((_, device)) = open_as(apple_with_tensor_ops(), Mode::Unoptimized, Some(Box::new(change))) else { return };
+        // Wrong values, or an access behind the end of a buffer.
+        let got = f(&device).and_then(|t| t.cast(DType::F32)?.to_vec());
+        assert_eq!(changed.load(std::sync::atomic::Ordering::SeqCst), 1, "{from}");
+        assert!(got.is_err() || got.unwrap().iter().zip(&want).any(|(a, b)| (a - b).abs() >= 1e-2), "{to} is not found");
+    }
 }
 
 /// Prefill over whole and ragged tiles, with and without windows, and the sums that gradients ask for.
@@ -170,7 +270,7 @@ fn joined_rows_times_weights_by_words() {
 fn a_wrong_body_is_found() {
     let f = |d: &Device| noise(&[1, 256], DType::F32, 1, d)?.matmul(&weights([16, 256], DType::Q4_0, d)?.t()?);
     let change = |text: &str| text.replace("const uint a = l[0];", "const uint a = l[1];");
-    let Some((_, device)) = open(Mode::Plain, Some(Box::new(change))) else { return };
+    let Some((_, device)) = open(Mode::Unoptimized, Some(Box::new(change))) else { return };
     let (got, want) = (f(&device).and_then(|t| t.to_vec()), values(f(&Device::cpu())));
     // It compiles and runs: what is found are its results.
     let got = got.unwrap();

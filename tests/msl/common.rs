@@ -1,10 +1,11 @@
 //! What the tests of other programs find under this name, with the devices of this one: those that run here too are compiled in with `path`.
 #![allow(dead_code)]
 
-use super::backend::{Change, MslBackend};
+use super::backend::{Change, MslBackend, apple};
 use super::toolchain::Mode;
 use std::sync::{Arc, OnceLock};
 use tensorlogic::Device;
+use tensorlogic::plan::AdapterInfo;
 
 #[path = "../common/mod.rs"]
 mod shared;
@@ -19,7 +20,12 @@ pub fn msl() -> Option<&'static (Arc<MslBackend>, Device)> {
 
 /// A backend of its own, and its device; texts are changed before they are compiled.
 pub fn open(mode: Mode, change: Option<Change>) -> Option<(Arc<MslBackend>, Device)> {
-    let backend = MslBackend::open(mode, change)?;
+    open_as(apple(), mode, change)
+}
+
+/// The same of a GPU that answers otherwise.
+pub fn open_as(info: AdapterInfo, mode: Mode, change: Option<Change>) -> Option<(Arc<MslBackend>, Device)> {
+    let backend = MslBackend::open(info, mode, change)?;
     let device = Device::from_backend(backend.clone());
     device.set_adaptive(false);
     Some((backend, device))

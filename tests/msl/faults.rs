@@ -19,6 +19,11 @@ fn text(body: &str) -> MetalText {
 
 /// What such a kernel writes from the numbers 0 to 63 in one group, in three orders of threads; `None` where there is no compiler.
 fn run(mode: Mode, body: &str) -> Option<Result<Vec<u32>, String>> {
+    run_text(mode, text(body).source)
+}
+
+/// The same of a whole text.
+fn run_text(mode: Mode, source: String) -> Option<Result<Vec<u32>, String>> {
     let toolchain = Toolchain::get(mode)?;
     let mut a: Vec<u128> = bytemuck::pod_collect_to_vec(&(0..64u32).collect::<Vec<_>>());
     let mut b = vec![0u128; 16];
@@ -27,7 +32,7 @@ fn run(mode: Mode, body: &str) -> Option<Result<Vec<u32>, String>> {
         Memory { at, bytes, written, ordered: true, restored: true }
     };
     let memory = [memory(&mut a, false), memory(&mut b, true)];
-    let kernel = match toolchain.kernel(&text(body)) {
+    let kernel = match toolchain.kernel(&MetalText { source, ..text("") }) {
         Ok(kernel) => kernel,
         Err(e) => return Some(Err(e)),
     };
@@ -198,4 +203,64 @@ fn wrong_buffers_are_found() {
     let got = changed(f, |text| text.replace("[[buffer(1)]]", "[[buffer(9)]]")).unwrap();
     assert!(got.is_err_and(|e| e.contains("buffer 9 (") && e.contains("is not bound")));
     assert!(right(&changed(f, str::to_string).unwrap().unwrap(), &want));
+}
+
+/// The body of a kernel of 64 threads that multiplies a matrix of 16 rows and 8 columns, the halves in `a`, by its own transposed, and of whose 256
+/// results each thread writes one. `run` stands for the operation.
+fn product(tile: &str, scope: &str, run: &str) -> String {
+    format!(
+        "    typedef metal::tensor<device half, metal::dextents<int, 2>, metal::tensor_inline> Lines;\n    threadgroup float sums[256];\n    \
+         constexpr auto tile = mpp::tensor_ops::matmul2d_descriptor({tile});\n    mpp::tensor_ops::matmul2d<tile, metal::{scope}> product;\n    \
+         Lines left((device half*)a, metal::dextents<int, 2>(8, 16));\n    Lines right((device half*)a, metal::dextents<int, 2>(8, 16));\n    \
+         auto results = product.get_destination_cooperative_tensor<Lines, Lines, float>();\n    {run}\n    \
+         metal::tensor<threadgroup float, metal::dextents<int, 2>, metal::tensor_inline> out(sums, metal::dextents<int, 2>(16, 16));\n    \
+         results.store(out);\n    {BARRIER}\n    b[lid] = metal::as_type<uint>(sums[lid]);"
+    )
+}
+
+/// A kernel with tensor operations, with the headers that it needs.
+fn with_headers(body: &str) -> String {
+    let headers = "#include <metal_tensor>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n";
+    text(body).source.replacen("using metal::uint;", &format!("{headers}using metal::uint;"), 1)
+}
+
+const ALL_OF_K: &str = "16, 16, int(metal::dynamic_extent), false, true";
+
+#[test]
+fn faults_of_tensor_operations_are_found() {
+    let tried = |tile: &str, scope: &str, run: &str| run_text(Mode::Plain, with_headers(&product(tile, scope, run)));
+    let plain = "product.run(left, right, results);";
+    let right = tried(ALL_OF_K, "execution_simdgroups<2>", plain);
+    let Some(right) = right else { return };
+    assert!(right.is_ok(), "{right:?}");
+    let fails = |tile: &str, scope: &str, run: &str, why: &str| {
+        let error = tried(tile, scope, run).unwrap().expect_err("the fault is not found");
+        assert!(error.contains(why), "{run}: {error}");
+    };
+    let two = "execution_simdgroups<2>";
+    // A SIMD-group that comes from elsewhere, or not at all.
+    let elsewhere =
+        "if (lid < 32u) {\n        product.run(left, right, results);\n    } else {\n        product.run(left, right, results);\n    }";
+    fails(ALL_OF_K, two, elsewhere, "threads wait at different barriers");
+    fails(ALL_OF_K, two, "if (lid < 32u) { product.run(left, right, results); }", "threads wait at different barriers");
+    fails(ALL_OF_K, two, "if (lid < 32u) { return; }\n    product.run(left, right, results);", "has left the kernel");
+    // Lanes of a SIMD-group that is a scope of its own.
+    fails(ALL_OF_K, "execution_simdgroup", "if (lid % 2u == 0u) { product.run(left, right, results); }", "wait at different places");
+    // A scope that is not what was dispatched.
+    fails(ALL_OF_K, "execution_simdgroups<4>", plain, "undefined behaviour, invalid_builtin");
+    // More of k than there is; operands that do not agree about it; parts that lie outside.
+    fails("16, 16, 16, false, true", two, plain, "undefined behaviour, out_of_bounds");
+    fails("16, 16, int(metal::dynamic_extent), false, false", two, plain, "undefined behaviour, out_of_bounds");
+    fails(ALL_OF_K, two, "auto part = left.slice<8, 16>(0, 8); product.run(part, right, results);", "undefined behaviour, out_of_bounds");
+    fails(ALL_OF_K, two, "auto part = left.slice(0, 17); product.run(part, right, results);", "undefined behaviour, out_of_bounds");
+    // What is behind a part without sizes of its own is not read.
+    assert!(tried(ALL_OF_K, two, "auto part = left.slice(0, 8); product.run(part, right, results);").unwrap().is_ok());
+    // Sums that nothing was put in before.
+    let adds = format!("{ALL_OF_K}, false, mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate");
+    let zero = "for (int i = 0; i < results.get_capacity(); i++) { results[i] = 0.0f; }";
+    assert_eq!(tried(&adds, two, &format!("{zero} {plain}")).unwrap(), right);
+    assert_ne!(tried(&adds, two, plain).unwrap(), right);
+    // Without the headers there are no tensors.
+    let body = product(ALL_OF_K, two, plain);
+    assert!(run_text(Mode::Plain, text(&body).source).unwrap().is_err());
 }

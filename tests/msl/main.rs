@@ -20,6 +20,7 @@ mod samples;
 mod source;
 mod texts;
 mod toolchain;
+mod traps;
 mod vectors;
 #[path = "../it/ops/vectors_support/mod.rs"]
 mod vectors_support;

@@ -1,7 +1,17 @@
 //! A kernel in Metal's shading language as C++: what the dialect has and C++ has not is rewritten, and a function is added that takes the
 //! kernel's arguments from a table.
 
+use super::traps::trap;
 use std::fmt::Write;
+
+/// Headers that texts include besides those of every text: name and content.
+pub const HEADERS: [(&str, &str); 2] = [
+    ("metal_tensor", include_str!("include/metal_tensor")),
+    (
+        "MetalPerformancePrimitives/MetalPerformancePrimitives.h",
+        include_str!("include/MetalPerformancePrimitives/MetalPerformancePrimitives.h"),
+    ),
+];
 
 /// A parameter of a kernel: a buffer with its index and whether the kernel may write it, or something that the hardware knows.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,7 +22,7 @@ pub enum Parameter {
 
 /// A kernel as C++.
 pub struct Source {
-    /// A namespace of its own, to be compiled behind `metal_stdlib` with others.
+    /// A namespace of its own, to be compiled behind `metal_stdlib` with others, and behind the headers that it includes besides.
     pub text: String,
     pub parameters: Vec<Parameter>,
     /// Whether its threads wait for each other, so that their order could matter.
@@ -129,11 +139,17 @@ fn booleans(text: &str) -> String {
     out + rest
 }
 
-/// The kernel `entry` of a text as C++; its functions end in `key`.
+/// The kernel `entry` of a text as C++; its functions end in `key`. A text that Apple's compiler is known to get wrong is refused.
 pub fn cpp(text: &str, entry: &str, key: &str) -> Result<Source, String> {
+    if let Some(trap) = trap(text, entry) {
+        return Err(trap);
+    }
     let arguments = parameters(text, entry)?.into_iter().map(argument).collect::<Result<Vec<_>, _>>()?;
     let memory: Vec<_> = text.lines().filter_map(shared).collect();
-    let mut out = format!("namespace k{key} {{\n");
+    // Those that are not compiled before: they declare their names for all.
+    let headers = text.lines().filter(|line| line.starts_with("#include") && HEADERS.iter().any(|h| line.ends_with(&format!("<{}>", h.0))));
+    let mut out: String = headers.flat_map(|line| [line, "\n"]).collect();
+    let _ = writeln!(out, "namespace k{key} {{");
     for line in text.lines() {
         if line.starts_with("#include") {
             continue;

@@ -1,56 +1,34 @@
 //! The Metal text of every kernel: what Apple's compiler is known to get wrong does not occur.
 
 use super::apple_texts::{AppleText, apple_texts};
-use super::kernels::{APPLE, write_apple};
-use super::metal_text::{LANGUAGE_VERSION, MetalText, declare_in_kernel};
+use super::kernels::{APPLE, APPLE4, write_apple};
+use super::metal_text::{LANGUAGE_VERSION, TENSOR_LANGUAGE_VERSION, declare_in_kernel};
+use super::traps::{kernel, trap};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The parameters of the kernel, and its body.
-fn kernel(text: &MetalText) -> (&str, &str) {
-    let from = text.source.find(&format!("kernel void {}(", text.entry)).unwrap();
-    text.source[from..].split_once("\n) {\n").unwrap()
-}
-
-/// The part of a text that a bracket at its beginning encloses.
-fn block(text: &str) -> &str {
-    let mut depth = 0;
-    let end = text.char_indices().find_map(|(i, c)| {
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        (depth == 0 && c == '}').then_some(i)
-    });
-    &text[..end.unwrap_or(text.len())]
+    Path::new(env!("TENSORLOGIC_ROOT"))
 }
 
 #[test]
 fn no_text_has_what_apples_compiler_gets_wrong() {
     let (mut all, mut with_memory, mut narrow) = (0, 0, 0);
     for AppleText { name, wgsl, text } in apple_texts(root()).unwrap() {
-        let (parameters, body) = kernel(&text);
+        let (parameters, body) = kernel(&text.source, &text.entry).unwrap();
         all += 1;
-        // Threadgroup memory that is a parameter of the kernel: https://github.com/gfx-rs/wgpu/issues/4500.
-        assert!(!parameters.contains("threadgroup "), "{name}: threadgroup memory is passed to the kernel\n{parameters}");
+        if let Some(trap) = trap(&text.source, &text.entry) {
+            panic!("{name}: {trap}");
+        }
         let declared = body.lines().filter(|l| l.starts_with("    threadgroup ")).count();
         with_memory += usize::from(declared > 0);
         assert!(declared > 0 || !text.source.contains("threadgroup "), "{name}: its threadgroup memory is gone");
         // What the library asks to choose the form.
         assert!(declared == 0 || wgsl.contains("var<workgroup>"), "{name}");
         assert!(!text.source.contains("_buffer_sizes"), "{name}: it asks for the sizes of buffers");
-        // Pipelines of at most 32 threads some of which return early: https://github.com/KhronosGroup/MoltenVK/issues/2711.
         let threads: u32 = text.workgroup.iter().product();
-        let early = body.trim_end().trim_end_matches('}').trim_end().trim_end_matches("return;").contains("return;");
         narrow += usize::from(threads <= 32);
-        assert!(threads > 32 || !early, "{name}: threads of a group of {threads} return early");
         assert!(parameters.contains("[[") && text.source.contains(&format!("max_total_threads_per_threadgroup({threads})")), "{name}");
-        // Operations of a SIMD-group inside of `switch`: https://github.com/gfx-rs/wgpu/issues/10135.
-        for (at, _) in text.source.match_indices("switch(") {
-            let inside = text.source[at..].find('{').map_or("", |open| block(&text.source[at + open..]));
-            assert!(!inside.contains("simd"), "{name}: a SIMD-group operation inside of switch");
-        }
     }
     println!("{all} Metal texts, {with_memory} with threadgroup memory, {narrow} with at most 32 threads");
     assert!(all > 800 && with_memory > 250, "{all} texts, {with_memory} with threadgroup memory");
@@ -73,12 +51,18 @@ fn buffers(parameters: &str) -> Vec<usize> {
 fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
     let out = std::env::temp_dir().join(format!("tl-apple-texts-{}", std::process::id()));
     let count = write_apple(root(), &out).unwrap();
-    let files = files_of(&out.join(APPLE));
-    let (mut bodies, mut loads) = (0, 0);
+    let files = [APPLE, APPLE4].map(|folder| files_of(&out.join(folder))).concat();
+    let (mut bodies, mut loads, mut tensors) = (0, 0, 0);
     for file in &files {
         let (name, text) = (file.display(), std::fs::read_to_string(file).unwrap());
         let head = text.lines().next().unwrap();
-        assert_eq!(head, format!("// language: metal{}.{}", LANGUAGE_VERSION.0, LANGUAGE_VERSION.1), "{name}");
+        let with_tensors = file.starts_with(out.join(APPLE4));
+        let (major, minor) = if with_tensors { TENSOR_LANGUAGE_VERSION } else { LANGUAGE_VERSION };
+        assert_eq!(head, format!("// language: metal{major}.{minor}"), "{name}");
+        for word in ["mpp::", "#include <metal_tensor>", "#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>"] {
+            assert_eq!(text.contains(word), with_tensors, "{name}: {word}");
+        }
+        tensors += usize::from(with_tensors);
         assert!(!text.contains("user(fake") && file.extension().is_some_and(|e| e == "metal"), "{name}");
         let from = text.find("kernel void ").unwrap();
         let numbers = buffers(text[from..].split_once("\n) {\n").unwrap().0);
@@ -91,14 +75,17 @@ fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
         loads += usize::from(text.contains("(device const "));
     }
     std::fs::remove_dir_all(&out).unwrap();
-    println!("{count} texts for Apple's compiler, {bodies} name elements of matrices, {loads} multiply weights where they lie");
+    println!(
+        "{count} texts for Apple's compiler, {bodies} name elements of matrices, {loads} multiply weights where they lie, {tensors} have tensor operations"
+    );
     assert_eq!(files.len(), count, "two texts have one name");
     // Products, attention and its gradients; a row times weights in nine formats.
     assert!(bodies >= 8 && loads >= 9, "{bodies} and {loads} texts with parts in Metal's language");
+    assert!(tensors >= 3, "{tensors} texts with tensor operations");
     // Each text with such parts is written in its WGSL form too, which has none.
     let both = apple_texts(root()).unwrap();
     for AppleText { name, wgsl, text } in both.iter().filter(|t| t.wgsl.contains("/* metal: ")) {
-        let marks = ["thread_elements()", "(device const "];
+        let marks = ["thread_elements()", "(device const ", "mpp::tensor_ops::"];
         assert!(marks.iter().any(|mark| text.source.contains(mark)), "{name}: its parts in Metal's language are not in the text");
         if let Some((kind, sample)) = name.split_once('/').filter(|(kind, _)| *kind != "probes") {
             let plain =
@@ -112,21 +99,23 @@ fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
         .filter(|f| f.parent().is_some_and(|p| p.ends_with("probes")))
         .map(|f| f.file_stem().unwrap().display().to_string())
         .collect();
-    assert_eq!(probes, ["probe_bodies", "probe_matrix", "probe_sound", "probe_subgroup"].map(String::from).into(), "probes");
+    assert_eq!(
+        probes,
+        ["probe_bodies", "probe_matrix", "probe_sound", "probe_subgroup", "probe_tensor"].map(String::from).into(),
+        "probes"
+    );
 }
 
-/// The workflow compiles those folders, each with its arithmetic, in the version of the language that the backend names.
+/// The workflow compiles those folders, each with its arithmetic and in the version of the language that the backend names.
 #[test]
 fn the_workflow_compiles_them_as_the_backend_does() {
     let workflow = std::fs::read_to_string(root().join(".github/workflows/metal.yml")).unwrap();
-    let (major, minor) = LANGUAGE_VERSION;
-    let version = format!("-std=macos-metal{major}.{minor}");
-    assert_eq!(workflow.matches("-std=").count(), workflow.matches(&version).count(), "{version}");
-    assert!(workflow.contains(&version) && workflow.contains("xtask kernels --msl msl"), "{version}");
-    for (folder, flag) in [("fast", "-ffast-math"), ("relaxed", "-fno-fast-math")] {
-        let line =
-            workflow.lines().find(|l| l.contains(&format!("msl/{APPLE}/{folder}"))).unwrap_or_else(|| panic!("{folder} is not compiled"));
-        assert!(line.contains(flag), "{folder}: {line}");
+    assert!(workflow.contains("xtask kernels --msl msl"));
+    for (folder, (major, minor), system) in [(APPLE, LANGUAGE_VERSION, "macos-"), (APPLE4, TENSOR_LANGUAGE_VERSION, "")] {
+        for (arithmetic, flag) in [("fast", "-ffast-math"), ("relaxed", "-fno-fast-math")] {
+            let line = format!("compile msl/{folder}/{arithmetic} {system}metal{major}.{minor} {flag}");
+            assert!(workflow.lines().any(|l| l.trim() == line), "no line {line:?}");
+        }
     }
 }
 

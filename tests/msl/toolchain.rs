@@ -2,7 +2,7 @@
 
 use super::kernel::{Entry, Guarded, Kernel, Run, Runtime};
 use super::metal_text::MetalText;
-use super::source::{Source, cpp};
+use super::source::{HEADERS, Source, cpp};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,6 +22,8 @@ const BATCH: usize = 24;
 pub enum Mode {
     /// As written.
     Plain,
+    /// The same without optimization, for kernels that have little to do: it compiles in a third of the time.
+    Unoptimized,
     /// With arithmetic that may assume that there is no NaN and no infinity, as Metal's compiler does by default.
     FastMath,
     /// The same for a text that makes NaN or infinity itself, which may not assume that.
@@ -34,6 +36,8 @@ impl Mode {
     fn flags(self) -> &'static [&'static str] {
         match self {
             Mode::Plain => &[],
+            // After what is general.
+            Mode::Unoptimized => &["-O0"],
             // The rounding of other code in the process stays as it is.
             #[cfg(target_arch = "x86_64")]
             Mode::FastMath => &["-ffast-math", "-mno-daz-ftz"],
@@ -68,8 +72,11 @@ pub struct Toolchain {
     folder: PathBuf,
     /// The precompiled header.
     header: PathBuf,
-    /// What besides a text its library depends on.
+    /// What besides a text its library depends on, and the same with the headers that only some include.
     version: u64,
+    with_headers: u64,
+    /// Where those are.
+    include: PathBuf,
     pub runtime: Runtime,
     made: Mutex<HashMap<String, Result<Arc<Kernel>, String>>>,
     compiled: Mutex<Compiled>,
@@ -87,9 +94,7 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The folder of Cargo's outputs. `tests/metal`, whose package lies deeper in the repository, shares what is compiled.
 fn target() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = package.ancestors().find(|folder| folder.join("scripts/clang.sh").exists()).unwrap_or(package);
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("target"), PathBuf::from)
 }
 
 /// The compiler: `TL_CLANG`, an installed one, or that of `scripts/clang.sh`.
@@ -178,7 +183,7 @@ impl Compiler {
 impl Toolchain {
     /// The compiler in this mode; `None`, with a message, where there is none and `TL_REQUIRE_MSL` is not 1.
     pub fn get(mode: Mode) -> Option<&'static Toolchain> {
-        static MADE: [OnceLock<Option<Toolchain>>; 4] = [const { OnceLock::new() }; 4];
+        static MADE: [OnceLock<Option<Toolchain>>; 5] = [const { OnceLock::new() }; 5];
         let make = || match clang() {
             Some((clang, version)) => {
                 Some(Toolchain::new(mode, clang, &version).unwrap_or_else(|e| panic!("the runtime of Metal kernels: {e}")))
@@ -211,6 +216,11 @@ impl Toolchain {
             put(&text, STDLIB)?;
             compiler.call(&[&["-x", "c++-header"][..], &compiler.dialect()].concat(), &text, &header)?;
         }
+        let with_headers = hash((version, HEADERS));
+        let include = folder.join(format!("headers-{with_headers:016x}"));
+        for (name, text) in HEADERS.iter().filter(|h| !include.join(h.0).exists()) {
+            put(&include.join(name), text)?;
+        }
         // The kernels find the runtime's functions.
         let handle = open(&runtime, libc::RTLD_GLOBAL)?;
         // SAFETY: fibers.cpp has these functions with these types.
@@ -220,7 +230,17 @@ impl Toolchain {
                 guarded: std::mem::transmute::<*mut c_void, Guarded>(symbol(handle, "tl_guarded")?),
             }
         };
-        Ok(Toolchain { compiler, folder, header, version, runtime, made: Mutex::default(), compiled: Mutex::default() })
+        Ok(Toolchain {
+            compiler,
+            folder,
+            header,
+            version,
+            with_headers,
+            include,
+            runtime,
+            made: Mutex::default(),
+            compiled: Mutex::default(),
+        })
     }
 
     /// What was compiled so far.
@@ -241,7 +261,7 @@ impl Toolchain {
 
     /// The kernels of several texts; those that are new are compiled together, on as many threads as the processor has.
     pub fn kernels(&self, texts: &[&MetalText]) -> Vec<Result<Arc<Kernel>, String>> {
-        let keys: Vec<String> = texts.iter().map(|t| format!("{:016x}", hash((&t.source, &t.entry, self.version)))).collect();
+        let keys: Vec<String> = texts.iter().map(|t| format!("{:016x}", hash((&t.source, &t.entry, self.version_of(&t.source))))).collect();
         let mut wanted: Vec<Wanted> = vec![];
         for (key, text) in keys.iter().zip(texts) {
             if lock(&self.made).contains_key(key) || wanted.iter().any(|w| w.key == *key) {
@@ -263,6 +283,11 @@ impl Toolchain {
         }
         let made = lock(&self.made);
         keys.iter().map(|k| made[k].clone()).collect()
+    }
+
+    /// What besides a text its library depends on.
+    fn version_of(&self, text: &str) -> u64 {
+        if HEADERS.iter().any(|h| text.contains(h.0)) { self.with_headers } else { self.version }
     }
 
     /// The library that holds a text's kernel.
@@ -306,11 +331,17 @@ impl Toolchain {
 
     fn compile_batch(&self, batch: &[&Wanted]) -> Result<(), String> {
         let text: String = batch.iter().map(|w| w.source.text.as_str()).collect();
-        let name = format!("k-{:016x}.so", hash((&text, self.version)));
-        let (library, source) = (self.folder.join(&name), self.folder.join(&name).with_extension("cpp"));
+        let name = format!("k-{:016x}.so", hash((&text, self.version_of(&text))));
+        let library = self.folder.join(&name);
+        // Another process may compile the same, and removes its own.
+        let source = PathBuf::from(format!("{}.cpp", unfinished(&library).display()));
         put(&source, &text)?;
-        let header = self.header.to_string_lossy();
-        self.compiler.call(&[&["-shared", "-include-pch", &header][..], &self.compiler.dialect()].concat(), &source, &library)?;
+        let [header, include] = [&self.header, &self.include].map(|path| path.to_string_lossy());
+        self.compiler.call(
+            &[&["-shared", "-include-pch", &header, "-I", &include][..], &self.compiler.dialect()].concat(),
+            &source,
+            &library,
+        )?;
         let _ = std::fs::remove_file(&source);
         batch.iter().try_for_each(|w| put(&self.folder.join(format!("{}.in", w.key)), &name))
     }

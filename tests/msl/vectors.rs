@@ -35,7 +35,7 @@ fn require(tally: &Tally, least: usize) {
 }
 
 fn operations(suite: &str, least: usize) {
-    let Some((backend, device)) = open(Mode::Plain, None) else { return };
+    let Some((backend, device)) = open(Mode::Unoptimized, None) else { return };
     let suite_of = Suite::open(suite);
     // NaN, infinities and subnormals bind the CPU only.
     require(&check(suite, &backend, || judge(&suite_of, &device, suite == "special")), least);
@@ -63,7 +63,7 @@ fn block_formats_of_gguf() {
 
 #[test]
 fn gradients_of_pytorch() {
-    let Some((backend, device)) = open(Mode::Plain, None) else { return };
+    let Some((backend, device)) = open(Mode::Unoptimized, None) else { return };
     let suite = Suite::open("torch_opinfo");
     require(&check("gradients of torch_opinfo", &backend, || judge_gradients(&suite, &device)), 660);
 }

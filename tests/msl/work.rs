@@ -106,7 +106,7 @@ fn attention_in_all_shapes() {
 /// Every kernel of the sample plans compiles, in all element types and block formats.
 #[test]
 fn every_text_compiles() {
-    let Some(toolchain) = Toolchain::get(Mode::Plain) else { return };
+    let Some(toolchain) = Toolchain::get(Mode::Unoptimized) else { return };
     let texts: Vec<_> = generated(&apple())
         .unwrap()
         .into_iter()

@@ -1,7 +1,7 @@
 //! The texts that the Metal backend gives to Metal's compiler, for the sample plans, the engine backend's kernels and the probes.
 
 use crate::samples::metal_text::{MetalText, translate, without_bodies};
-use crate::samples::{adapters, files, generated, stands_alone};
+use crate::samples::{adapters, files, generated, stands_alone, with_tensor_ops};
 use std::path::Path;
 use tensorlogic::plan::{MatrixElements, SubgroupSync};
 use tensorlogic::shader::{Template, subgroup_barrier};
@@ -26,13 +26,22 @@ fn probe_of_bodies() -> String {
     PROBE_BODIES.source(&values).into_owned()
 }
 
+static PROBE_TENSOR: Template = Template::new("probe_tensor.wgsl", include_str!("../../src/backends/probe_tensor.wgsl"));
+
 /// Every such text, by the tuning table for Apple's GPUs (`metal`, and `metal_wgsl` for what runs where its parts in Metal's language cannot) and by
-/// another table (`apple`). `root` is the folder of the library.
+/// another table (`apple`), and products with tensor operations (`tensor`, `tensor_wgsl`). `root` is the folder of the library.
 ///
 /// # Errors
 /// What the translator says about a text, or what kept a file from being read.
 pub fn apple_texts(root: &Path) -> Result<Vec<AppleText>, String> {
-    let mut sources: Vec<(String, String)> = vec![("probes/probe_bodies".into(), probe_of_bodies())];
+    let mut sources: Vec<(String, String)> =
+        vec![("probes/probe_bodies".into(), probe_of_bodies()), ("probes/probe_tensor".into(), PROBE_TENSOR.source(&[]).into_owned())];
+    for (name, shader) in generated(&with_tensor_ops()).map_err(|e| e.to_string())? {
+        if let Some(wgsl) = without_bodies(&shader.wgsl).filter(|wgsl| wgsl.contains("mpp::tensor_ops::")) {
+            sources.push((format!("tensor_wgsl/{name}"), wgsl));
+            sources.push((format!("tensor/{name}"), shader.wgsl));
+        }
+    }
     for (kind, adapter) in adapters().into_iter().filter(|(kind, _)| ["apple", "metal"].contains(kind)) {
         for (name, shader) in generated(&adapter).map_err(|e| e.to_string())? {
             if let Some(wgsl) = without_bodies(&shader.wgsl) {

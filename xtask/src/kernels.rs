@@ -1,11 +1,14 @@
 //! `kernels`: every kernel as Metal source and SPIR-V, to read, to profile, or to give to Apple's compiler.
 
 use crate::apple_texts::apple_texts;
+use crate::samples::metal_text::LANGUAGE_VERSION;
 use crate::samples::{adapters, files, generated, stands_alone, translate};
 use std::path::Path;
 
 /// The folder of what the Metal backend compiles, below which `fast` and `relaxed` say with which arithmetic.
 pub const APPLE: &str = "apple";
+/// The same of texts with tensor operations, for which a compiler needs Metal 4.
+pub const APPLE4: &str = "apple4";
 
 fn save(file: &Path, bytes: &[u8]) -> Result<(), String> {
     let told = |e: std::io::Error| format!("{}: {e}", file.display());
@@ -21,7 +24,8 @@ pub fn write_apple(root: &Path, out: &Path) -> Result<usize, String> {
     let texts = apple_texts(root)?;
     for t in &texts {
         let arithmetic = if t.text.special { "relaxed" } else { "fast" };
-        save(&out.join(APPLE).join(arithmetic).join(format!("{}.metal", t.name)), t.text.source.as_bytes())?;
+        let folder = if t.text.version() == LANGUAGE_VERSION { APPLE } else { APPLE4 };
+        save(&out.join(folder).join(arithmetic).join(format!("{}.metal", t.name)), t.text.source.as_bytes())?;
     }
     Ok(texts.len())
 }

@@ -103,6 +103,13 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 7] {
     ]
 }
 
+/// The GPU `metal` of [`adapters`] with tensor operations, by which products alone differ.
+#[allow(dead_code)] // Where no texts for Apple's compiler are made.
+pub fn with_tensor_ops() -> AdapterInfo {
+    let metal = adapters().into_iter().find(|(kind, _)| *kind == "metal");
+    AdapterInfo { tensor_ops: true, ..metal.map(|m| m.1).unwrap_or_default() }
+}
+
 /// A stored tensor of zeros.
 pub fn leaf(dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
     let bytes = vec![0u8; dtype.bytes(shape.iter().product()).unwrap_or(0)];
@@ -190,7 +197,8 @@ fn gradients(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     for head in [64, 80, 256] {
         let (q, k) = (leaf(d, &[1, 4, 40, head])?, leaf(d, &[1, 2, 40, head])?);
         let (g, sums) = (leaf(d, &[1, 4, 40, head])?, leaf(DType::F32, &[1, 4, 40])?);
-        let of = AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true, dropout: 0.0, paged: false };
+        let of =
+            AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true, dropout: 0.0, softcap: 0.0, paged: false };
         let inputs = [&q, &k, &k, &g, &sums, &sums];
         let queries = AttentionGradKernel { of: of.clone(), part: Part::Queries };
         add(&format!("attention_grad_q_{head}"), bare("attention_grad_q", 0, queries, &inputs, &[40.0], &[(d, q.dims())])?);
@@ -297,6 +305,10 @@ fn products(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     }
     let heads = leaf(d, &[2, 4, 40, 16])?.transpose(1, 2)?.reshape(&[80, 64])?;
     add("matmul_heads", heads.matmul(&leaf(d, &[67, 64])?.t()?)?.add(&leaf(d, &[67])?)?);
+    let ids = leaf(DType::I32, &[40, 2])?;
+    for [n, k] in [[64, 128], [33, 96], [7, 31]] {
+        add(&format!("experts_{n}x{k}"), leaf(d, &[40, k])?.expert_matmul(&leaf(d, &[3, n, k])?, &ids)?);
+    }
     add("matmul_heads_turned", heads.t()?.matmul(&leaf(d, &[80, 64])?)?.add(&leaf(d, &[64])?)?.gelu_tanh()?);
     Ok(())
 }
@@ -385,6 +397,10 @@ fn block_formats(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<(
     let w = leaf(d, &[64, 512])?;
     for rows in [1, 3, 40] {
         add(&format!("matmul_{d}_{rows}"), leaf(DType::F32, &[rows, 512])?.matmul(&w.t()?)?);
+    }
+    for t in [1, 40] {
+        let (x, ids) = (leaf(DType::F16, &[t, 512])?, leaf(DType::I32, &[t, 2])?);
+        add(&format!("experts_{d}_{t}"), x.expert_matmul(&leaf(d, &[3, 33, 512])?, &ids)?);
     }
     add(&format!("gather_{d}"), w.index_select(0, &leaf(DType::I32, &[5])?)?);
     add(&format!("cast_{d}"), w.cast(DType::F16)?);

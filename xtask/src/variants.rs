@@ -278,8 +278,16 @@ fn attention(out: &mut Variants<'_>) -> TensorResult<()> {
                         };
                         let y = q.attention(&k, &k, mask.then_some(&m), &options)?;
                         out.add(format!("attention_{h}:{kv}x{t}x{s}x{head}_{d}_{n}"), y)?;
-                        let of =
-                            AttentionKernel { causal, scale: 0.125, window: window as u32, mask, sums: true, dropout: 0.0, paged: false };
+                        let of = AttentionKernel {
+                            causal,
+                            scale: 0.125,
+                            window: window as u32,
+                            mask,
+                            sums: true,
+                            dropout: 0.0,
+                            softcap: 0.0,
+                            paged: false,
+                        };
                         let m = leaf(d, &[1, h, t, s])?;
                         let inputs = [Some(&q), Some(&k), Some(&k), mask.then_some(&m)].into_iter().flatten().collect::<Vec<_>>();
                         let outputs: [(DType, &[usize]); 2] = [(d, &[1, h, t, head]), (F32, &[1, h, t])];
@@ -312,7 +320,8 @@ fn attention_gradients(out: &mut Variants<'_>) -> TensorResult<()> {
                     }
                     let (q, k) = (leaf(d, &[b, h, t, head])?, leaf(d, &[b, kv, t, head])?);
                     let (g, sums) = (leaf(d, &[b, h, t, head])?, leaf(F32, &[b, h, t])?);
-                    let of = AttentionKernel { causal, scale: 0.125, window, mask: false, sums: true, dropout: 0.0, paged: false };
+                    let of =
+                        AttentionKernel { causal, scale: 0.125, window, mask: false, sums: true, dropout: 0.0, softcap: 0.0, paged: false };
                     let inputs = [&q, &k, &k, &g, &sums, &sums];
                     let name = |part: &str| format!("attention_grad_{part}_{b}x{h}:{kv}x{t}x{head}_{d}_{n}");
                     let queries = AttentionGradKernel { of: of.clone(), part: Part::Queries };

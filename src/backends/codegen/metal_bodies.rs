@@ -112,7 +112,16 @@ pub fn with_bodies(mut text: String, wgsl: &str) -> Result<String, String> {
         let range = f.body.clone();
         text.replace_range(range, &body);
     }
-    Ok(text)
+    Ok(if text.contains("mpp::tensor_ops::") { with_tensor_operations(&text) } else { text })
+}
+
+/// A text of naga's with what tensor operations need: their headers, and the version of the language that has them, which its first line states.
+fn with_tensor_operations(text: &str) -> String {
+    const HEADER: &str = "#include <metal_stdlib>\n";
+    let [old, new] =
+        [super::LANGUAGE_VERSION, super::TENSOR_LANGUAGE_VERSION].map(|(major, minor)| format!("// language: metal{major}.{minor}\n"));
+    let headers = format!("{HEADER}{}\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n", super::TENSOR_HEADER);
+    text.replacen(&old, &new, 1).replacen(HEADER, &headers, 1)
 }
 
 /// The WGSL whose functions have no bodies in Metal's language; `None` where none has one.

@@ -15,6 +15,10 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 /// The version of the language that texts are written for; macOS 11 compiles it.
 pub const LANGUAGE_VERSION: (u8, u8) = (2, 3);
+/// That of texts with tensor operations; macOS 26 compiles it.
+pub const TENSOR_LANGUAGE_VERSION: (u8, u8) = (4, 0);
+/// The line by which a text says that it has some.
+pub const TENSOR_HEADER: &str = "#include <metal_tensor>";
 
 /// A kernel for Metal's own compiler.
 pub struct MetalText {
@@ -27,6 +31,13 @@ pub struct MetalText {
     /// Whether it makes NaN or infinity itself. A compiler that may assume that there are none takes such places for unreachable, and drops the
     /// conditions that lead there: what they guard, such as a division, is then done without them.
     pub special: bool,
+}
+
+impl MetalText {
+    /// The version of the language that it is written in.
+    pub fn version(&self) -> (u8, u8) {
+        if self.source.contains(TENSOR_HEADER) { TENSOR_LANGUAGE_VERSION } else { LANGUAGE_VERSION }
+    }
 }
 
 /// Translates a WGSL kernel whose entry point is `main` and whose `bindings` buffers are in group 0.

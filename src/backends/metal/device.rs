@@ -1,11 +1,12 @@
 //! Opens a GPU through Metal and asks it what it can do.
 
-use super::memory::{Block, Copy, Memory, SHARED};
+use super::heaps::SHARED;
+use super::memory::{Block, Copy, Memory};
 use super::residency::Residency;
 use crate::backends::bad_indices::{BadIndices, ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::DriverQuirks;
-use crate::backends::lock::lock;
 use crate::backends::progress::Progress;
+use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::transfer_counts::TransferCounts;
 use crate::backends::tuned_adapter::TunedAdapter;
 use crate::backends::tuning_file;
@@ -14,6 +15,7 @@ use crate::plan::{AdapterInfo, RawLanguage, SCRATCH_COUNTERS, SCRATCH_WORDS, Sub
 use crate::tuning::{AdapterClass, Tuning, TuningSource};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSString;
 use objc2_metal::{
     MTLCommandBuffer, MTLCommandBufferDescriptor, MTLCommandBufferErrorOption, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice,
     MTLFence, MTLSharedEvent,
@@ -33,13 +35,10 @@ pub(super) struct Gpu {
     pub queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
     /// Orders the encoders of the queue: Metal does not track what buffers are used for.
     pub fence: Retained<ProtocolObject<dyn MTLFence>>,
-    /// The GPU's name, as errors give it.
-    pub name: String,
     pub watch: Arc<Progress>,
     /// Set to the number of each submit when the GPU is through with it.
     pub event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
     pub memory: Arc<Memory>,
-    pub residency: Arc<Residency>,
     /// The steps that report bad indices, and the memory in which they do.
     pub bad_indices: BadIndices,
     pub records: Arc<Block>,
@@ -50,9 +49,10 @@ pub(super) struct Gpu {
     pub transfers: TransferCounts,
     /// How many kernels were compiled.
     pub kernels: AtomicU64,
-    quirks: Mutex<DriverQuirks>,
+    /// What the driver was found to do otherwise than most, which new shaders take into account.
+    pub quirks: Mutex<DriverQuirks>,
     pub adapter: TunedAdapter,
-    /// Whether each dispatch has its step's label in captures.
+    /// Whether captures show what the queue, command buffers and buffers are called, and each dispatch with its step's label.
     pub labels: bool,
     /// Whether each step has an encoder of its own, so that one that fails is told alone.
     pub checked: bool,
@@ -90,10 +90,14 @@ impl Gpu {
             let name = format!("{} (metal)", device.name());
             let watch = Arc::new(Progress::new(name.clone()));
             let residency = Arc::new(Residency::new(device.clone(), queue.clone()));
-            let memory = Arc::new(Memory::new(device.clone(), name.clone(), watch.clone(), residency.clone()));
+            let labels = is_set("TL_LABELS") || is_set("MTL_CAPTURE_ENABLED");
+            if labels {
+                queue.setLabel(Some(&NSString::from_str("tensorlogic")));
+            }
+            let memory = Arc::new(Memory::new(device.clone(), watch.clone(), residency, labels));
             let buffer = |bytes| memory.create(bytes, SHARED).ok_or_else(|| refused("memory"));
-            let (records, scratch) = (buffer(ERROR_RECORDS * RECORD_BYTES as usize)?, buffer(4 * SCRATCH_WORDS)?);
             let books: Vec<u8> = crate::quant::codebooks().iter().flat_map(|word| word.to_le_bytes()).collect();
+            let (records, scratch) = (buffer(ERROR_RECORDS * RECORD_BYTES as usize)?, buffer(4 * SCRATCH_WORDS)?);
             let codebooks = buffer(books.len())?;
             // SAFETY: all are new.
             unsafe {
@@ -120,6 +124,7 @@ impl Gpu {
                 byte_dots: false,
                 elements: None,
                 metal_bodies: false,
+                tensor_ops: false,
                 raw: Some(RawLanguage::Msl),
                 tuning: Arc::new(tuning),
             };
@@ -127,11 +132,9 @@ impl Gpu {
                 device,
                 queue,
                 fence,
-                name,
                 watch,
                 event,
                 memory,
-                residency,
                 bad_indices: BadIndices::default(),
                 records,
                 scratch,
@@ -140,7 +143,7 @@ impl Gpu {
                 kernels: AtomicU64::new(0),
                 quirks: Mutex::default(),
                 adapter: TunedAdapter::new(info, tuning_source, class, key),
-                labels: is_set("TL_LABELS"),
+                labels,
                 checked: is_set("TL_GPU_CHECKED"),
                 copies: Mutex::default(),
                 turn: Mutex::new(()),
@@ -148,27 +151,16 @@ impl Gpu {
         })
     }
 
-    /// What the driver was found to do otherwise than most.
-    pub fn quirks(&self) -> DriverQuirks {
-        *lock(&self.quirks)
-    }
-    /// Changes what new shaders take into account.
-    pub fn set_quirks(&self, quirks: DriverQuirks) {
-        *lock(&self.quirks) = quirks;
-    }
     /// A command buffer that retains nothing; where steps are checked it tells which encoder failed.
     pub fn commands(&self) -> TensorResult<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
-        self.residency.commit();
-        let made = match self.checked {
-            false => self.queue.commandBufferWithUnretainedReferences(),
-            true => {
-                let descriptor = MTLCommandBufferDescriptor::new();
-                descriptor.setRetainedReferences(false);
-                descriptor.setErrorOptions(MTLCommandBufferErrorOption::EncoderExecutionStatus);
-                self.queue.commandBufferWithDescriptor(&descriptor)
-            }
-        };
-        made.ok_or_else(|| TensorError::DeviceLost(format!("{} gives no command buffer", self.name)))
+        self.memory.heaps.residency.commit();
+        let descriptor = MTLCommandBufferDescriptor::new();
+        descriptor.setRetainedReferences(false);
+        if self.checked {
+            descriptor.setErrorOptions(MTLCommandBufferErrorOption::EncoderExecutionStatus);
+        }
+        let made = self.queue.commandBufferWithDescriptor(&descriptor);
+        made.ok_or_else(|| TensorError::DeviceLost(format!("{} gives no command buffer", self.watch.device)))
     }
     /// Waits for everything that was submitted.
     pub fn wait(&self) -> TensorResult<()> {
@@ -176,6 +168,7 @@ impl Gpu {
     }
     /// Waits until the GPU is through with this submit; `awake` is how long the host asks without sleep.
     pub fn wait_for(&self, number: u64, awake: Duration) -> TensorResult<()> {
+        let _interval = (self.watch.done() < number).then(|| Signpost::begin(Interval::Wait));
         // The event comes before the handlers: a command buffer that failed does not set it.
         self.watch.wait(number, awake, || self.event.signaledValue() >= number)
     }

@@ -1,9 +1,10 @@
 //! Runs a plan: one command buffer with one concurrent encoder for each submit, and barriers only where steps meet.
 
 use super::device::{Gpu, MAX_BINDINGS};
-use super::memory::{Block, Held, MetalBuffer, PRIVATE};
+use super::heaps::{PRIVATE, SHARED};
+use super::memory::{Block, Memory, MetalBuffer};
 use super::text::{Pipeline, Pipelines};
-use super::watch::Times;
+use super::watch::{Times, summary};
 use crate::backends::Chain;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
@@ -14,7 +15,7 @@ use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::stages::{Stage, enter};
 use crate::error::{TensorError, TensorResult};
 use crate::events;
-use crate::plan::{Buf, PipelineStats, Plan, RunTimes, Timing};
+use crate::plan::{Buf, Plan, RunTimes, Timing};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
@@ -24,7 +25,7 @@ use objc2_metal::{
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Plans kept before dead ones are looked for.
@@ -40,8 +41,8 @@ struct Dispatch {
     start: usize,
     /// Whether it waits for the steps before.
     barrier: bool,
-    /// Whether the submit ends here.
-    last: bool,
+    /// Whether a submit begins here.
+    begins_submit: bool,
     name: &'static str,
     /// What captures show, where that is asked for.
     label: Option<String>,
@@ -55,7 +56,8 @@ struct PreparedPlan {
     steps: Vec<Dispatch>,
     numbers: PlanNumbers,
     /// Memory of the numbers, used in turn: the GPU may still read those of the last run.
-    blocks: Vec<Held>,
+    blocks: Vec<Arc<Block>>,
+    memory: Arc<Memory>,
     /// The one that has the numbers.
     current: usize,
     /// The ids of the buffers that the last run had for the plan's slots.
@@ -68,29 +70,20 @@ struct PreparedPlan {
 
 impl PreparedPlan {
     fn new<'t>(gpu: &Gpu, plan: &Arc<Plan>, steps: impl Iterator<Item = (usize, &'t StepShader, Arc<Pipeline>)>) -> PreparedPlan {
-        let mut p = PreparedPlan {
-            plan: Arc::downgrade(plan),
-            steps: vec![],
-            numbers: PlanNumbers::default(),
-            blocks: vec![],
-            current: 0,
-            slots: vec![0; plan.slots.len()],
-            records: 0,
-            barriers: 0,
-        };
+        let (mut dispatches, mut numbers, mut records) = (vec![], PlanNumbers::default(), 0);
         let tuning = gpu.adapter.tuning_in_force();
         let mut length = SubmitLength::new(&tuning.submit, gpu.adapter.pacing(|p| p.submit_steps), plan.steps.len());
         let (mut failing, mut barriers) = (0, Barriers::default());
         for (number, shader, pipeline) in steps {
             let step = &plan.steps[number];
-            let start = p.numbers.add(shader, || gpu.bad_indices.tag(step.name, step.at)) * 4;
+            let start = numbers.add(shader, || gpu.bad_indices.tag(step.name, step.at)) * 4;
             let record = failing % ERROR_RECORDS;
             if shader.fails {
-                p.records |= 1 << record;
+                records |= 1 << record;
                 failing += 1;
             }
-            if length.add(step) {
-                p.end_submit();
+            let begins_submit = length.add(step);
+            if begins_submit {
                 // Command buffers follow each other by a fence.
                 barriers.restart();
             }
@@ -99,59 +92,53 @@ impl PreparedPlan {
             let barrier = barriers.before(step, shader, record);
             let grid = MTLSize { width, height, depth };
             let label = gpu.labels.then(|| step.label());
-            p.steps.push(Dispatch { pipeline, buffers, grid, start, barrier, last: false, name: step.name, label, step: number });
+            dispatches.push(Dispatch { pipeline, buffers, grid, start, barrier, begins_submit, name: step.name, label, step: number });
         }
-        p.end_submit();
-        p.numbers.seal();
-        p.barriers = barriers.count;
-        p
-    }
-
-    fn end_submit(&mut self) {
-        if let Some(d) = self.steps.last_mut() {
-            d.last = true;
-        }
-    }
-
-    /// Whether all dispatches go in one submit.
-    fn is_one_submit(&self) -> bool {
-        self.steps.iter().filter(|d| d.last).count() == 1
+        numbers.seal();
+        let (slots, memory, barriers) = (vec![0; plan.slots.len()], gpu.memory.clone(), barriers.count);
+        let plan = Arc::downgrade(plan);
+        PreparedPlan { plan, steps: dispatches, numbers, blocks: vec![], memory, current: 0, slots, records, barriers }
     }
 
     /// Writes the numbers of these runs, where they have changed, to memory that nothing uses.
     fn number(&mut self, gpu: &Gpu, runs: usize, params: &[f64], chain: Option<Chain<'_>>) -> TensorResult<()> {
         if self.numbers.reserve(runs) {
-            self.blocks.clear();
+            self.give_up_blocks();
             self.numbers.forget();
         }
         let bytes = self.numbers.len() * 4;
-        let free = self.blocks.iter().position(|b| !b.is_used(&gpu.watch));
         let Some(words) = self.numbers.update(runs, params, chain)?.filter(|w| !w.is_empty()) else { return Ok(()) };
-        self.current = match free {
-            Some(free) => free,
-            None => match gpu.memory.hold(bytes) {
-                Some(block) => {
-                    self.blocks.push(block);
-                    self.blocks.len() - 1
-                }
-                None => {
-                    self.numbers.forget();
-                    return Err(gpu.memory.full(bytes, None, "out of memory for a plan's numbers"));
-                }
-            },
-        };
+        let free = self.blocks.iter().position(|b| !b.is_used(&gpu.watch));
+        if free.is_none() {
+            let Some(block) = gpu.memory.create(bytes, SHARED) else {
+                self.numbers.forget();
+                return Err(gpu.memory.full(bytes, None, "out of memory for a plan's numbers"));
+            };
+            self.blocks.push(block);
+        }
+        self.current = free.unwrap_or(self.blocks.len() - 1);
         // SAFETY: nothing uses the block, which only this plan's runs bind, one at a time.
         unsafe { self.blocks[self.current].write(0, bytemuck::cast_slice(words)) };
         Ok(())
     }
+
+    /// Lets go of the memory of its numbers, which is kept until what was submitted is done with it.
+    fn give_up_blocks(&mut self) {
+        self.blocks.drain(..).for_each(|b| self.memory.retired.add(b));
+    }
 }
 
+impl Drop for PreparedPlan {
+    fn drop(&mut self) {
+        self.give_up_blocks();
+    }
+}
+
+type Encoder = Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>;
+
 /// A concurrent encoder, behind the last one.
-fn encoder(
-    gpu: &Gpu,
-    commands: &ProtocolObject<dyn MTLCommandBuffer>,
-) -> TensorResult<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
-    let none = || TensorError::DeviceLost(format!("{} gives no encoder", gpu.name));
+fn encoder(gpu: &Gpu, commands: &ProtocolObject<dyn MTLCommandBuffer>) -> TensorResult<Encoder> {
+    let none = || TensorError::DeviceLost(format!("{} gives no encoder", gpu.watch.device));
     let encoder = commands.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
     encoder.waitForFence(&gpu.fence);
     Ok(encoder)
@@ -161,7 +148,7 @@ fn encoder(
 struct Commands<'g> {
     gpu: &'g Gpu,
     raw: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
-    encoder: Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>,
+    encoder: Encoder,
     number: u64,
     pipeline: *const Pipeline,
     /// The buffer bound at each index: its number and offset.
@@ -183,33 +170,25 @@ impl<'g> Commands<'g> {
     fn set(&mut self, index: usize, block: &Block, offset: usize) {
         block.use_in(self.number);
         let (id, at) = self.bound[index];
-        if (id, at) == (block.id(), offset) {
+        if (id, at) == (block.id, offset) {
             return;
         }
-        self.bound[index] = (block.id(), offset);
+        self.bound[index] = (block.id, offset);
         // SAFETY: the offset is inside of the buffer, which stays alive until the command buffer is done: what is given up meanwhile is kept by
         // `Retired`. Every index that a kernel forms is within the layouts of its plan or clamped by the kernel.
         unsafe {
-            match id == block.id() {
+            match id == block.id {
                 true => self.encoder.setBufferOffset_atIndex(offset, index),
-                false => self.encoder.setBuffer_offset_atIndex(Some(block.raw()), offset, index),
+                false => self.encoder.setBuffer_offset_atIndex(Some(&block.raw), offset, index),
             }
         }
-    }
-
-    fn barrier(&mut self) {
-        self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
     }
 
     /// Ends the encoder; where steps are checked it was one step's, whose name tells which failed.
     fn end_encoder(&mut self) {
         if self.gpu.checked || self.gpu.labels {
-            let label = match &self.names[..] {
-                [.., last] if self.gpu.checked => last.to_string(),
-                [first, .., last] => format!("{first} … {last}, {} steps", self.names.len()),
-                names => names.concat(),
-            };
-            self.encoder.setLabel(Some(&NSString::from_str(&label)));
+            let own = if self.gpu.checked { self.names.len().saturating_sub(1) } else { 0 };
+            self.encoder.setLabel(Some(&NSString::from_str(&summary(&self.names[own..]))));
         }
         self.encoder.updateFence(&self.gpu.fence);
         self.encoder.endEncoding();
@@ -273,7 +252,7 @@ pub(super) fn run_alone(gpu: &Gpu, pipeline: &Arc<Pipeline>, buffers: &[&MetalBu
 /// Plans made ready, and the pipelines that they share.
 #[derive(Default)]
 pub(super) struct Runner {
-    pipelines: Pipelines,
+    pub pipelines: Pipelines,
     plans: HashMap<usize, PreparedPlan>,
     leased: Vec<MetalBuffer>,
     /// Timing, while it is asked for.
@@ -281,10 +260,6 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// How many pipelines there are.
-    pub fn pipelines(&self) -> PipelineStats {
-        self.pipelines.stats()
-    }
     /// Forgets every plan, so that the next run writes its shaders anew.
     pub fn forget(&mut self) {
         self.plans.clear();
@@ -295,7 +270,7 @@ impl Runner {
         let key = Arc::as_ptr(plan) as usize;
         if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
             let _stage = enter(Stage::Compile);
-            let shaders = plan_shaders(plan, &gpu.adapter.info_in_force(), gpu.quirks(), MAX_BINDINGS)?;
+            let shaders = plan_shaders(plan, &gpu.adapter.info_in_force(), *lock(&gpu.quirks), MAX_BINDINGS)?;
             let compiled = self.pipelines.compile(gpu, shaders.iter().map(|(n, shader)| (shader, plan.steps[*n].name)))?;
             gpu.kernels.fetch_add(compiled as u64, Relaxed);
             events::kernels_prepared(shaders.len(), compiled);
@@ -336,7 +311,7 @@ impl Runner {
         gpu.watch.check()?;
         self.ready(gpu, plan)?;
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(0) };
-        let whole = p.is_one_submit() && self.timer.is_none();
+        let whole = self.timer.is_none() && p.steps.iter().skip(1).all(|d| !d.begins_submit);
         let runs = if chain.is_some() { outputs.len() } else { 1 };
         if let Some(chain) = chain.filter(|_| runs > 1 && !whole) {
             let (mut inputs, mut params, mut submits) = (inputs.to_vec(), params.to_vec(), 0);
@@ -353,21 +328,19 @@ impl Runner {
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
             let b = gpu.memory.lease(*bytes, PRIVATE, p.slots[n], || gpu.wait())?;
-            p.slots[n] = b.0.block.id();
+            p.slots[n] = b.0.block.id;
             self.leased.push(b);
         }
         label_slots(&gpu.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
         let memory = RunMemory { inputs, outputs, leased: &self.leased, chain };
-        let find = |run, buf| memory.find(run, buf);
-        let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { find(0, *b).is_some() } else { true });
+        let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { memory.find(0, *b).is_some() } else { true });
         if !p.steps.iter().all(has_all) {
             return Err(TensorError::Internal("a plan was run with fewer buffers than it names".into()));
         }
         gpu.bad_indices.expect(p.records);
-        let submits = autoreleasepool(|_| match &mut self.timer {
-            None => submit(gpu, p, runs, find),
-            Some(timer) => timer.submit(gpu, plan, p, |b| find(0, b)),
-        })?;
+        let host = Instant::now();
+        let submits = autoreleasepool(|_| submit(gpu, p, runs, &mut self.timer, &memory))?;
+        self.timer.iter_mut().for_each(|t| t.runs.push(RunTimes::since(host, plan)));
         // The fence keeps order: whoever gets these next writes after this run is done.
         self.leased.clear();
         gpu.watch.check()?;
@@ -375,26 +348,25 @@ impl Runner {
     }
 }
 
-/// Encodes and submits the runs of a plan: one command buffer, unless the work is long.
-fn submit<'b>(gpu: &Gpu, p: &PreparedPlan, runs: usize, find: impl Fn(usize, Buf) -> Option<&'b MetalBuffer>) -> TensorResult<u64> {
+/// Encodes and submits the runs of a plan: one command buffer, unless the work is long or steps are timed one by one. Gives the number of submits.
+fn submit(gpu: &Gpu, p: &PreparedPlan, runs: usize, timer: &mut Option<Timer>, memory: &RunMemory<'_, MetalBuffer>) -> TensorResult<u64> {
     let (numbers, stride) = (&p.blocks[p.current], p.numbers.stride() * 4);
-    let (mut submits, mut rest) = (0, &p.steps[..]);
-    while !rest.is_empty() {
-        let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
-        let (now, later) = rest.split_at(end);
-        rest = later;
+    let one_by_one = timer.as_ref().is_some_and(|t| t.detail == Timing::Steps);
+    let mut submits = 0;
+    for now in p.steps.chunk_by(|_, next| !next.begins_submit && !one_by_one) {
+        let times = timer.as_mut().map(|t| t.mark(one_by_one.then_some(now[0].step)));
         let _turn = lock(&gpu.turn);
         let mut commands = Commands::new(gpu)?;
         for run in 0..runs {
             for (n, d) in now.iter().enumerate() {
                 commands.begin_step()?;
                 if d.barrier || n == 0 && run > 0 {
-                    commands.barrier();
+                    commands.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
                 }
-                commands.dispatch(d, numbers, run * stride, |b| find(run, b));
+                commands.dispatch(d, numbers, run * stride, |b| memory.find(run, b));
             }
         }
-        commands.commit(None);
+        commands.commit(times);
         submits += 1;
     }
     Ok(submits)
@@ -402,47 +374,18 @@ fn submit<'b>(gpu: &Gpu, p: &PreparedPlan, runs: usize, find: impl Fn(usize, Buf
 
 /// Timing that is going on: the GPU's own times of command buffers.
 pub(super) struct Timer {
-    detail: Timing,
-    runs: Vec<RunTimes>,
+    pub detail: Timing,
+    pub runs: Vec<RunTimes>,
     /// The run, the step's place in its plan unless the run was timed as a whole, and the times.
-    marks: Vec<(usize, Option<usize>, Times)>,
+    pub marks: Vec<(usize, Option<usize>, Times)>,
 }
 
 impl Timer {
-    pub fn new(detail: Timing) -> Timer {
-        Timer { detail, runs: vec![], marks: vec![] }
-    }
-
-    /// Submits a run as [`submit`] does, each step apart where steps are timed.
-    fn submit<'b>(
-        &mut self,
-        gpu: &Gpu,
-        plan: &Arc<Plan>,
-        p: &PreparedPlan,
-        find: impl Fn(Buf) -> Option<&'b MetalBuffer>,
-    ) -> TensorResult<u64> {
-        let (host, run, mut submits) = (Instant::now(), self.runs.len(), 0);
-        let mut rest = &p.steps[..];
-        while !rest.is_empty() {
-            let end = if self.detail == Timing::Steps { 1 } else { rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1) };
-            let (now, later) = rest.split_at(end);
-            rest = later;
-            let times: Times = Arc::new(Mutex::new(None));
-            let _turn = lock(&gpu.turn);
-            let mut commands = Commands::new(gpu)?;
-            for d in now {
-                commands.begin_step()?;
-                if d.barrier {
-                    commands.barrier();
-                }
-                commands.dispatch(d, &p.blocks[p.current], 0, &find);
-            }
-            commands.commit(Some(times.clone()));
-            self.marks.push((run, (self.detail == Timing::Steps).then_some(now[0].step), times));
-            submits += 1;
-        }
-        self.runs.push(RunTimes::since(host, plan));
-        Ok(submits)
+    /// Where the times of a submit of the current run are left; `step` is the place in the plan of the only step that it has.
+    fn mark(&mut self, step: Option<usize>) -> Times {
+        let times = Times::default();
+        self.marks.push((self.runs.len(), step, times.clone()));
+        times
     }
 
     /// Waits for everything timed; gives the times from the first on.

@@ -1,29 +1,26 @@
 //! Memory of the GPU: buffers leased from a pool, shared with the host or private, and files bound where they lie.
 
+use super::heaps::{Backed, Backing, Heaps, PRIVATE, SHARED, options};
 use super::residency::Residency;
 use crate::backends::Bytes;
 use crate::backends::limits::MemoryInfo;
 use crate::backends::lock::lock;
-use crate::backends::pool::{AllocId, Allocation, Pool, SizeClass, size_class};
+use crate::backends::pool::{AllocId, Allocation, Pool, PoolControl, SizeClass, size_class};
 use crate::backends::progress::Progress;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::StorageMode;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTLBuffer, MTLDevice, MTLResourceOptions};
+use objc2_foundation::NSString;
+use objc2_metal::{MTLBuffer, MTLDevice, MTLResource};
 use std::ffi::c_void;
-use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 
-/// Memory that only the GPU sees.
-pub(super) const PRIVATE: u8 = 0;
-/// Memory that the host sees too.
-pub(super) const SHARED: u8 = 1;
 /// What a buffer is used by until the copy that waits for a submit is submitted.
-const UNTIL_SUBMITTED: u64 = u64::MAX;
+pub(super) const UNTIL_SUBMITTED: u64 = u64::MAX;
 /// Alignment of the first byte of a file's part that is bound in place: kernels read rows of four words.
 const PART_ALIGN: usize = 16;
 /// The least size of staging memory.
@@ -33,23 +30,15 @@ const STAGING_KEPT: usize = 4;
 
 /// A buffer of Metal.
 pub(super) struct Block {
-    raw: Retained<ProtocolObject<dyn MTLBuffer>>,
+    pub raw: Retained<ProtocolObject<dyn MTLBuffer>>,
+    /// What backs it, which goes after it.
+    _backing: Arc<Backing>,
     /// Its first byte; `None` where the host does not see it.
     contents: Option<NonNull<u8>>,
-    id: u64,
+    pub id: u64,
     pub size: usize,
     /// The last submit that names it.
     last_use: AtomicU64,
-    /// The residency set that has it.
-    resident: Option<(Arc<Residency>, usize)>,
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if let Some((sets, number)) = &self.resident {
-            sets.remove(*number, &self.raw, self.size);
-        }
-    }
 }
 
 // SAFETY: Metal's buffers may be used by any thread; what `contents` points to is written only while no submit uses it, by whoever holds the buffer.
@@ -58,19 +47,9 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    pub fn raw(&self) -> &ProtocolObject<dyn MTLBuffer> {
-        &self.raw
-    }
-    pub fn id(&self) -> u64 {
-        self.id
-    }
     /// Notes that this submit names it.
     pub fn use_in(&self, submit: u64) {
         self.last_use.store(submit, Release);
-    }
-    /// Notes that a copy names it which is not submitted yet.
-    pub fn use_soon(&self) {
-        self.use_in(UNTIL_SUBMITTED);
     }
     /// Whether what was submitted may still use it.
     pub fn is_used(&self, watch: &Progress) -> bool {
@@ -94,48 +73,23 @@ impl Block {
         // SAFETY: inside of the buffer; the caller's promise.
         Some(unsafe { std::slice::from_raw_parts(contents.add(start).as_ptr(), len) })
     }
-    /// Whether the host sees it.
-    pub fn is_shared(&self) -> bool {
-        self.contents.is_some()
-    }
 }
 
 /// Buffers that were given up while submitted work still names them: command buffers do not retain what they use.
-struct Retired {
+pub(super) struct Retired {
     watch: Arc<Progress>,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
 impl Retired {
-    fn add(&self, block: Arc<Block>) {
+    /// Keeps a buffer for as long as what was submitted uses it.
+    pub fn add(&self, block: Arc<Block>) {
         if block.is_used(&self.watch) {
             lock(&self.blocks).push(block);
         }
     }
     fn sweep(&self) {
-        let mut blocks = lock(&self.blocks);
-        if !blocks.is_empty() {
-            blocks.retain(|b| b.is_used(&self.watch));
-        }
-    }
-}
-
-/// Shared memory that a plan holds. Like buffers that are given up, it is kept until what was submitted is done with it.
-pub(super) struct Held {
-    block: Arc<Block>,
-    retired: Arc<Retired>,
-}
-
-impl Deref for Held {
-    type Target = Block;
-    fn deref(&self) -> &Block {
-        &self.block
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.retired.add(self.block.clone());
+        lock(&self.blocks).retain(|b| b.is_used(&self.watch));
     }
 }
 
@@ -193,7 +147,7 @@ impl MetalBuffer {
     }
     /// Whether the host sees the memory too.
     pub fn is_shared(&self) -> bool {
-        self.0.block.is_shared()
+        self.0.block.contents.is_some()
     }
     /// Whether both are the same memory.
     pub fn same(&self, other: &MetalBuffer) -> bool {
@@ -211,12 +165,11 @@ pub(super) struct Copy {
 /// The memory of one GPU.
 pub(super) struct Memory {
     device: Retained<ProtocolObject<dyn MTLDevice>>,
-    name: String,
     pub pool: Pool<Free>,
-    retired: Arc<Retired>,
-    residency: Arc<Residency>,
+    pub retired: Arc<Retired>,
+    pub heaps: Heaps,
     /// The kind of memory of buffers that tensors hold.
-    kind: AtomicU8,
+    pub kind: AtomicU8,
     /// The most bytes of one buffer.
     pub max_bytes: usize,
     /// The number of the next buffer; 0 names no buffer.
@@ -225,7 +178,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Progress>, residency: Arc<Residency>) -> Memory {
+    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, watch: Arc<Progress>, residency: Arc<Residency>, labels: bool) -> Memory {
         let max_bytes = device.maxBufferLength();
         let asked = device.clone();
         let room = move || {
@@ -233,11 +186,10 @@ impl Memory {
             (total > 0).then(|| MemoryInfo { total, free: Some(total.saturating_sub(taken)) })
         };
         Memory {
-            pool: Pool::new(name.clone(), room, move |bytes| Some(size_class(bytes, max_bytes as u64 & !15) as usize)),
+            pool: Pool::new(watch.device.clone(), room, move |bytes| Some(size_class(bytes, max_bytes as u64 & !15) as usize)),
+            heaps: Heaps::new(device.clone(), residency, labels),
             device,
-            name,
             retired: Arc::new(Retired { watch, blocks: Mutex::default() }),
-            residency,
             kind: AtomicU8::new(SHARED),
             max_bytes,
             next_id: AtomicU64::new(1),
@@ -251,15 +203,7 @@ impl Memory {
     }
     /// The error of so many bytes that there is no room for.
     pub fn full(&self, asked: usize, limit: Option<usize>, help: &'static str) -> TensorError {
-        TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: self.pool.memory().in_use, limit, help }
-    }
-    /// The kind of memory of buffers that tensors hold.
-    pub fn default_kind(&self) -> u8 {
-        self.kind.load(Relaxed)
-    }
-    /// Changes it.
-    pub fn set_default_mode(&self, mode: StorageMode) {
-        self.kind.store(kind_of(mode), Relaxed);
+        TensorError::OutOfMemory { device: self.retired.watch.device.clone(), asked, in_use: self.pool.memory().in_use, limit, help }
     }
 
     /// A buffer of at least `bytes`, by preference the one with id `prefer`; its content is arbitrary. `settle` waits for running work, after which
@@ -288,27 +232,27 @@ impl Memory {
         Ok(MetalBuffer(Arc::new(piece)))
     }
 
-    /// Memory for a plan to hold; `None` where there is no room for it.
-    pub fn hold(&self, bytes: usize) -> Option<Held> {
+    /// Gives free buffers back, with `staging` those for copies too; heaps without a buffer go with them. Nothing that was submitted is running.
+    pub fn trim(&self, staging: bool) {
+        self.pool.shrink(0);
+        if staging {
+            lock(&self.staging).clear();
+        }
         self.retired.sweep();
-        self.create(bytes, SHARED).map(|block| Held { block, retired: self.retired.clone() })
-    }
-    /// Keeps a buffer for as long as what was submitted uses it.
-    pub fn keep(&self, block: Arc<Block>) {
-        self.retired.add(block);
     }
 
     /// A new buffer; `None` where there is no room for it.
     pub fn create(&self, bytes: usize, kind: u8) -> Option<Arc<Block>> {
-        let storage = if kind == PRIVATE { MTLResourceOptions::StorageModePrivate } else { MTLResourceOptions::StorageModeShared };
-        let raw = self.device.newBufferWithLength_options(bytes, storage | MTLResourceOptions::HazardTrackingModeUntracked)?;
-        Some(self.block(raw, bytes, kind))
+        self.heaps.buffer(bytes, kind).map(|backed| self.block(backed, bytes, kind))
     }
 
-    fn block(&self, raw: Retained<ProtocolObject<dyn MTLBuffer>>, size: usize, kind: u8) -> Arc<Block> {
-        let contents = (kind != PRIVATE).then(|| raw.contents().cast());
-        let resident = self.residency.add(&raw, size).map(|number| (self.residency.clone(), number));
-        Arc::new(Block { raw, contents, id: self.next_id.fetch_add(1, Relaxed), size, last_use: AtomicU64::new(0), resident })
+    fn block(&self, (raw, backing): Backed, size: usize, kind: u8) -> Arc<Block> {
+        let (contents, id) = ((kind != PRIVATE).then(|| raw.contents().cast()), self.next_id.fetch_add(1, Relaxed));
+        if self.heaps.labels {
+            let kind = if kind == PRIVATE { "private" } else { "shared" };
+            raw.setLabel(Some(&NSString::from_str(&format!("{kind} buffer {id}, {size} bytes"))));
+        }
+        Arc::new(Block { raw, _backing: backing, contents, id, size, last_use: AtomicU64::new(0) })
     }
 
     /// Shared memory for a copy of `bytes`, which nothing uses.
@@ -325,8 +269,7 @@ impl Memory {
         let block = self.create(size, SHARED).ok_or_else(|| self.full(size, None, "out of memory for a copy to the GPU"))?;
         kept.push(block.clone());
         if kept.len() > STAGING_KEPT {
-            let oldest = kept.remove(0);
-            self.retired.add(oldest);
+            self.retired.add(kept.remove(0));
         }
         Ok(block)
     }
@@ -353,11 +296,11 @@ impl Memory {
         });
         // SAFETY: the pages are mapped for as long as the block holds `keep`; kernels only read the buffer, as it is never given out as unique.
         let raw = unsafe {
-            let options = MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
             let from = first.add(start - offset).cast();
-            self.device.newBufferWithBytesNoCopy_length_options_deallocator(from, size, options, Some(&free))?
+            self.device.newBufferWithBytesNoCopy_length_options_deallocator(from, size, options(SHARED), Some(&free))?
         };
-        let (block, ticket) = (self.block(raw, size, SHARED), self.pool.map(*len));
+        let backing = self.heaps.backing(ProtocolObject::from_ref(&*raw), None, size, SHARED);
+        let (block, ticket) = (self.block((raw, backing), size, SHARED), self.pool.map(*len));
         Some(MetalBuffer(Arc::new(Piece { home: self.clone(), block, offset, size: *len, class: None, asked: *len, ticket })))
     }
 }

@@ -5,6 +5,7 @@
 mod archive;
 mod device;
 mod encode;
+mod heaps;
 mod memory;
 mod native;
 mod residency;

@@ -2,10 +2,13 @@
 
 use super::device::{Gpu, MAX_BINDINGS};
 use super::encode::{Runner, Timer, run_alone};
-use super::memory::{MetalBuffer, PRIVATE, SHARED, kind_of};
-use super::text;
+use super::heaps::{PRIVATE, SHARED};
+use super::memory::{MetalBuffer, kind_of};
+use super::text::compile;
 use super::transfer::Part;
 use crate::backends::codegen::DriverQuirks;
+use crate::backends::codegen::metal_text::translate;
+use crate::backends::fragmentation::DriverMemory;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
@@ -19,10 +22,9 @@ use crate::tuning::Tuning;
 use objc2_metal::MTLDevice;
 use smallvec::SmallVec;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 /// Bindings beyond which longer programs cost more registers than they save bandwidth.
 const MAX_PLAN_BUFFERS: usize = 16;
@@ -58,10 +60,10 @@ impl NativeMetal {
         find_features(&mut gpu)?;
         let m = NativeMetal { gpu: Arc::new(gpu), runner: Mutex::default(), submits: AtomicU64::new(0) };
         let quirks = probes::sound_quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
-        m.gpu.set_quirks(quirks);
+        *lock(&m.gpu.quirks) = quirks;
         lock(&m.runner).forget();
         m.submits.store(0, Relaxed);
-        events::device_tuned(&m.gpu.name, &m.gpu.adapter.info.tuning.name);
+        events::device_tuned(&m.gpu.watch.device, &m.gpu.adapter.info.tuning.name);
         Ok(Arc::new(m))
     }
 
@@ -111,7 +113,7 @@ impl NativeMetal {
 
     /// Runs a plan of one input and one output.
     fn probe(&self, plan: &Arc<Plan>, values: &[f32], quirks: DriverQuirks) -> TensorResult<Vec<half::f16>> {
-        self.gpu.set_quirks(quirks);
+        *lock(&self.gpu.quirks) = quirks;
         let input = self.gpu.upload(bytemuck::cast_slice(values), SHARED)?;
         let output = self.gpu.lease(2 * values.len(), SHARED)?;
         lock(&self.runner).run(&self.gpu, plan, &[&input], &[&output], &[], None)?;
@@ -123,7 +125,7 @@ impl NativeMetal {
     /// Sees to it that these values in host memory are on the device.
     fn bring(&self, values: &[Buffer]) -> TensorResult<()> {
         for v in values.iter().filter_map(Buffer::pending_upload).filter(|v| v.device().is_none()) {
-            v.set_device(Buffer::Metal(self.gpu.upload(v.bytes(), self.gpu.memory.default_kind())?));
+            v.set_device(Buffer::Metal(self.gpu.upload(v.bytes(), self.kind())?));
         }
         Ok(())
     }
@@ -137,17 +139,22 @@ impl NativeMetal {
         Ok(())
     }
 
+    /// The kind of memory of buffers that tensors hold.
+    fn kind(&self) -> u8 {
+        self.gpu.memory.kind.load(Relaxed)
+    }
+
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a MetalBuffer> {
         b.on_metal()
             .filter(|b| Arc::ptr_eq(&b.0.home, &self.gpu.memory))
-            .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.gpu.name)))
+            .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.gpu.watch.device)))
     }
 }
 
 /// Takes away from what kernels may use what the GPU does not do right.
 fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
     let run = |name: &'static str, wgsl: &str, input: &[u8], count: usize| {
-        let compiled = text::of_wgsl(gpu, wgsl, 2, name).map(Arc::new);
+        let compiled = translate(wgsl, 2).and_then(|text| compile(gpu, None, &text, name)).map(Arc::new);
         let Ok(pipeline) = &compiled else { return Ok(compiled.map(|_| vec![])) };
         let mut out = vec![0.0f32; count];
         let (x, y) = (gpu.upload(input, SHARED)?, gpu.upload(bytemuck::cast_slice(&out), SHARED)?);
@@ -167,22 +174,9 @@ impl Drop for NativeMetal {
     }
 }
 
-/// Ready when a submit is done.
-struct Done {
-    gpu: Arc<Gpu>,
-    number: u64,
-}
-
-impl Future for Done {
-    type Output = ();
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.gpu.watch.poll(self.number, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
 impl Backend for NativeMetal {
     fn name(&self) -> String {
-        self.gpu.name.clone()
+        self.gpu.watch.device.clone()
     }
     fn supports(&self, dtype: DType) -> bool {
         !dtype.is_cpu_only()
@@ -191,8 +185,7 @@ impl Backend for NativeMetal {
         self.gpu.memory.class_of(bytes)
     }
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
-        self.gpu.watch.check()?;
-        Ok(Buffer::Metal(self.gpu.lease(bytes, self.gpu.memory.default_kind())?))
+        self.alloc_as(bytes, self.default_mode())
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.gpu.watch.check()?;
@@ -202,7 +195,7 @@ impl Backend for NativeMetal {
         if bytes.len() < DEFERRED_UPLOAD_MAX_BYTES {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
-        Ok(Buffer::Metal(self.gpu.upload(&bytes, self.gpu.memory.default_kind())?))
+        Ok(Buffer::Metal(self.gpu.upload(&bytes, self.kind())?))
     }
     fn upload_as(&self, bytes: Bytes, mode: StorageMode) -> TensorResult<Buffer> {
         self.gpu.watch.check()?;
@@ -219,10 +212,10 @@ impl Backend for NativeMetal {
         }
     }
     fn default_mode(&self) -> StorageMode {
-        if self.gpu.memory.default_kind() == PRIVATE { StorageMode::Private } else { StorageMode::Shared }
+        if self.kind() == PRIVATE { StorageMode::Private } else { StorageMode::Shared }
     }
     fn set_default_mode(&self, mode: StorageMode) {
-        self.gpu.memory.set_default_mode(mode);
+        self.gpu.memory.kind.store(kind_of(mode), Relaxed);
     }
     fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
         let own = self.own(buffer)?;
@@ -239,7 +232,7 @@ impl Backend for NativeMetal {
     }
     fn start_capture(&self, path: &Path) -> TensorResult<()> {
         self.synchronize()?;
-        captures::start(&self.gpu.queue, &self.gpu.name, path)
+        captures::start(&self.gpu.queue, &self.gpu.watch.device, path)
     }
     fn stop_capture(&self) {
         captures::stop();
@@ -247,9 +240,9 @@ impl Backend for NativeMetal {
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let timer = &mut lock(&self.runner).timer;
         if timer.is_some() {
-            return Err(TensorError::State(format!("{} is being timed already", self.gpu.name)));
+            return Err(TensorError::State(format!("{} is being timed already", self.gpu.watch.device)));
         }
-        *timer = Some(Timer::new(detail));
+        *timer = Some(Timer { detail, runs: vec![], marks: vec![] });
         events::timing_started();
         Ok(())
     }
@@ -288,7 +281,8 @@ impl Backend for NativeMetal {
     fn done(&self) -> Submitted {
         // Copies that cannot be submitted are reported by whoever reads next.
         let _ = self.gpu.flush();
-        Box::pin(Done { gpu: self.gpu.clone(), number: self.gpu.watch.submitted() })
+        let (watch, number) = (self.gpu.watch.clone(), self.gpu.watch.submitted());
+        Box::pin(std::future::poll_fn(move |cx| if watch.poll(number, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }))
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.gpu.watch.check()?;
@@ -319,6 +313,16 @@ impl Backend for NativeMetal {
     fn pool(&self) -> &dyn PoolControl {
         &self.gpu.memory.pool
     }
+    fn driver_memory(&self) -> Option<DriverMemory> {
+        Some(self.gpu.memory.heaps.memory())
+    }
+    fn defragment(&self, passes: usize) -> TensorResult<u64> {
+        if passes > 0 {
+            self.synchronize()?;
+            self.gpu.memory.trim(passes > 1);
+        }
+        Ok(0)
+    }
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
         if let Buffer::Host(h) = buffer {
             h.host().label(op, at);
@@ -328,20 +332,14 @@ impl Backend for NativeMetal {
         }
     }
     fn pipeline_stats(&self) -> PipelineStats {
-        lock(&self.runner).pipelines()
+        lock(&self.runner).pipelines.stats()
     }
     fn submits(&self) -> u64 {
         self.submits.load(Relaxed)
     }
     fn queue_stats(&self) -> QueueStats {
-        let (waits, time) = self.gpu.watch.waits.totals();
-        QueueStats {
-            submits: self.submits(),
-            waits,
-            wait_seconds: time.as_secs_f64(),
-            synchronizations: 0,
-            kernels: self.gpu.kernels.load(Relaxed),
-        }
+        let ((waits, time), kernels) = (self.gpu.watch.waits.totals(), self.gpu.kernels.load(Relaxed));
+        QueueStats { submits: self.submits(), waits, wait_seconds: time.as_secs_f64(), synchronizations: 0, kernels }
     }
     fn is_busy(&self) -> bool {
         self.gpu.watch.is_busy()

@@ -3,10 +3,10 @@
 use crate::backends::lock::lock;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
-use objc2::sel;
-use objc2_metal::{MTLBuffer, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor};
-use std::sync::Mutex;
+use objc2::{Message, sel};
+use objc2_metal::{MTLAllocation, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor};
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Mutex};
 
 /// A set holds at most this part of what the GPU may use: the system maps a set that changes anew as a whole.
 const PART: u64 = 20;
@@ -14,7 +14,7 @@ const PART: u64 = 20;
 struct Set {
     raw: Retained<ProtocolObject<dyn MTLResidencySet>>,
     bytes: u64,
-    /// Whether buffers were added that are not committed.
+    /// Whether something was added that is not committed.
     dirty: bool,
 }
 
@@ -36,8 +36,8 @@ impl Residency {
         Residency { device, queue, able, sets: Mutex::default(), dirty: AtomicBool::new(false) }
     }
 
-    /// Adds a buffer; gives the number of its set, if there is one.
-    pub fn add(&self, buffer: &ProtocolObject<dyn MTLBuffer>, bytes: usize) -> Option<usize> {
+    /// Adds a heap or a buffer to a set, if there are such.
+    pub fn add(self: &Arc<Residency>, allocation: &ProtocolObject<dyn MTLAllocation>, bytes: usize) -> Option<Resident> {
         if !self.able {
             return None;
         }
@@ -54,20 +54,11 @@ impl Residency {
             }
         };
         let set = &mut sets[number];
-        set.raw.addAllocation(ProtocolObject::from_ref(buffer));
+        set.raw.addAllocation(allocation);
         set.bytes += bytes;
         set.dirty = true;
         self.dirty.store(true, Release);
-        Some(number)
-    }
-
-    /// Takes a buffer out of its set, which keeps it alive until then.
-    pub fn remove(&self, number: usize, buffer: &ProtocolObject<dyn MTLBuffer>, bytes: usize) {
-        if let Some(set) = lock(&self.sets).get_mut(number) {
-            set.raw.removeAllocation(ProtocolObject::from_ref(buffer));
-            set.raw.commit();
-            set.bytes = set.bytes.saturating_sub(bytes as u64);
-        }
+        Some(Resident { of: self.clone(), number, allocation: allocation.retain(), bytes })
     }
 
     /// Before a submit: what was added is made resident.
@@ -78,6 +69,24 @@ impl Residency {
                 set.raw.requestResidency();
                 set.dirty = false;
             }
+        }
+    }
+}
+
+/// What is in a set, and leaves it when this is dropped.
+pub(super) struct Resident {
+    of: Arc<Residency>,
+    number: usize,
+    allocation: Retained<ProtocolObject<dyn MTLAllocation>>,
+    bytes: u64,
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if let Some(set) = lock(&self.of.sets).get_mut(self.number) {
+            set.raw.removeAllocation(&self.allocation);
+            set.raw.commit();
+            set.bytes -= self.bytes;
         }
     }
 }

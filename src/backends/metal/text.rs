@@ -3,7 +3,7 @@
 use super::archive::{self, Archive};
 use super::device::Gpu;
 use crate::backends::codegen::StepShader;
-use crate::backends::codegen::metal_text::{LANGUAGE_VERSION, MetalText, translate, without_bodies};
+use crate::backends::codegen::metal_text::{MetalText, TENSOR_LANGUAGE_VERSION, translate, without_bodies};
 use crate::backends::kernels_by_source::{KernelsBySource, Named};
 use crate::backends::refused_bodies::RefusedBodies;
 use crate::error::TensorResult;
@@ -47,7 +47,7 @@ impl Pipelines {
         }
         let (count, archive) = (new.len(), self.archive.get_or_init(|| Archive::open(gpu)).as_ref());
         let one = |shader: &StepShader, name| pipeline(gpu, archive, &self.refused, shader, name);
-        let (took, done) = self.kernels.compile(&gpu.name, new, one, |_| {});
+        let (took, done) = self.kernels.compile(&gpu.watch.device, new, one, |_| {});
         archive.iter().for_each(|a| a.save(took));
         done.map(|()| count)
     }
@@ -63,9 +63,8 @@ impl Pipelines {
 /// The options that a kernel is compiled with. The version is stated, since the system's default follows the SDK of the program. Arithmetic is the
 /// fast kind, which may assume that there is no NaN and no infinity, unless the text makes some itself; what it does to those of the data is found
 /// by probes when the device is opened.
-fn options(special: bool) -> Retained<MTLCompileOptions> {
-    let options = MTLCompileOptions::new();
-    let (major, minor) = LANGUAGE_VERSION;
+fn options(text: &MetalText) -> Retained<MTLCompileOptions> {
+    let (options, special, (major, minor)) = (MTLCompileOptions::new(), text.special, text.version());
     options.setLanguageVersion(MTLLanguageVersion((major as usize) << 16 | minor as usize));
     // From macOS 15 on; before, the same by another name.
     if options.respondsToSelector(sel!(setMathMode:)) {
@@ -85,27 +84,26 @@ fn pipeline(gpu: &Gpu, archive: Option<&Archive>, refused: &RefusedBodies, shade
         Some(raw) => match &raw.source {
             RawSource::Msl(text) => {
                 let (source, entry) = (text.to_string(), raw.entry.to_string());
-                compile(gpu, archive, &MetalText { source, entry, workgroup: raw.workgroup, special: false }, name)
+                compile(gpu, archive, &MetalText { source, entry, workgroup: raw.workgroup, special: true }, name)
             }
             RawSource::SpirV(_) => Err("the kernel is not in Metal's language".into()),
         },
     }
 }
 
-/// The pipeline of a WGSL kernel whose entry point is `main` and whose `bindings` buffers are in group 0.
+/// The pipeline of a kernel.
 ///
 /// # Errors
-/// What the translator or Metal's compiler says about the text.
-pub(super) fn of_wgsl(gpu: &Gpu, wgsl: &str, bindings: usize, name: &str) -> Result<Pipeline, String> {
-    compile(gpu, None, &translate(wgsl, bindings)?, name)
-}
-
-fn compile(gpu: &Gpu, archive: Option<&Archive>, text: &MetalText, name: &str) -> Result<Pipeline, String> {
-    let MetalText { source, entry, workgroup, special } = text;
+/// What Metal's compiler says about the text.
+pub(super) fn compile(gpu: &Gpu, archive: Option<&Archive>, text: &MetalText, name: &str) -> Result<Pipeline, String> {
+    let MetalText { source, entry, workgroup, .. } = text;
+    // What came with Metal 4: a system without it is not asked for its language.
+    if text.version() == TENSOR_LANGUAGE_VERSION && !gpu.device.respondsToSelector(sel!(newTensorWithDescriptor:error:)) {
+        return Err("the system has no Metal 4".into());
+    }
     autoreleasepool(|_| {
         let told = |e: Retained<objc2_foundation::NSError>| e.localizedDescription().to_string();
-        let options = options(*special);
-        let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options)).map_err(told)?;
+        let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options(text))).map_err(told)?;
         library.setLabel(Some(&NSString::from_str(name)));
         let function = library.newFunctionWithName(&NSString::from_str(entry)).ok_or_else(|| format!("there is no kernel {entry:?}"))?;
         let state = archive::pipeline(gpu, archive, &function, name)?;

@@ -1,7 +1,7 @@
 //! Bytes to and from the GPU: in place where the host sees the memory and nothing uses it, else by copies in the order of submits.
 
 use super::device::Gpu;
-use super::memory::{Block, Copy, MetalBuffer};
+use super::memory::{Block, Copy, MetalBuffer, UNTIL_SUBMITTED};
 use crate::backends::PendingRead;
 use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Bytes of staging memory that large writes and reads are taken through at a time.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Bytes to be read.
+/// Bytes to be read or written.
 pub(super) struct Part<'a> {
     pub buffer: &'a MetalBuffer,
     pub start: usize,
@@ -23,11 +23,11 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    fn check(&self) -> TensorResult<()> {
+    fn check(&self, what: &str) -> TensorResult<()> {
         let Part { buffer, start, len } = self;
         match start.checked_add(*len).is_some_and(|end| end <= buffer.0.size) {
             true => Ok(()),
-            false => Err(TensorError::Internal(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size))),
+            false => Err(TensorError::Internal(format!("a {what} of {len} bytes at {start} of a buffer of {}", buffer.0.size))),
         }
     }
 }
@@ -39,7 +39,7 @@ impl Gpu {
         if copies.is_empty() {
             return Ok(());
         }
-        let none = || TensorError::DeviceLost(format!("{} gives no encoder", self.name));
+        let none = || TensorError::DeviceLost(format!("{} gives no encoder", self.watch.device));
         let (encoder, number) = (commands.blitCommandEncoder().ok_or_else(none)?, self.watch.next());
         encoder.waitForFence(&self.fence);
         for Copy { from, to, len } in copies {
@@ -48,10 +48,10 @@ impl Gpu {
             target.use_in(number);
             // SAFETY: both ranges were checked against their buffers, which are kept alive until the command buffer is done.
             unsafe {
-                encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(source.raw(), from.1, target.raw(), to.1, len);
+                encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(&source.raw, from.1, &target.raw, to.1, len);
             }
-            self.memory.keep(from.0);
-            self.memory.keep(to.0);
+            self.memory.retired.add(from.0);
+            self.memory.retired.add(to.0);
         }
         encoder.updateFence(&self.fence);
         encoder.endEncoding();
@@ -74,12 +74,12 @@ impl Gpu {
 
     /// Has the next submit begin with a copy. Whoever gets the memory next uses it behind that.
     fn copy(&self, from: (Arc<Block>, usize), to: (Arc<Block>, usize), len: usize) {
-        from.0.use_soon();
-        to.0.use_soon();
+        from.0.use_in(UNTIL_SUBMITTED);
+        to.0.use_in(UNTIL_SUBMITTED);
         lock(&self.copies).push(Copy { from, to, len });
     }
 
-    /// A buffer of at least `bytes`, by preference the one with id `prefer`.
+    /// A buffer of at least `bytes`.
     pub fn lease(&self, bytes: usize, kind: u8) -> TensorResult<MetalBuffer> {
         self.memory.lease(bytes, kind, 0, || self.wait())
     }
@@ -94,17 +94,13 @@ impl Gpu {
 
     /// Overwrites bytes from `start` on, after what was submitted before.
     pub fn write(&self, buffer: &MetalBuffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
-        if start.checked_add(bytes.len()).is_none_or(|end| end > buffer.0.size) {
-            return Err(TensorError::Internal(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
-        }
-        self.transfers.uploaded_bytes.fetch_add(bytes.len() as u64, Relaxed);
-        events::uploaded(bytes.len());
+        Part { buffer, start, len: bytes.len() }.check("write")?;
+        self.transfers.uploaded(bytes.len());
         let (block, offset) = (&buffer.0.block, buffer.0.offset);
-        if block.is_shared() && !block.is_used(&self.watch) {
+        if buffer.is_shared() && !block.is_used(&self.watch) {
             // SAFETY: nothing that was submitted uses it, and the caller may write it.
             unsafe { block.write(offset + start, bytes) };
-            events::written_in_place(bytes.len());
-            self.transfers.in_place_writes.fetch_add(1, Relaxed);
+            self.transfers.written_in_place(bytes.len());
             return self.watch.check();
         }
         for (n, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
@@ -135,15 +131,13 @@ impl Gpu {
 
     /// Waits for what was submitted, and shows bytes, in parts of at most `part` bytes where they are copied.
     pub fn show(&self, read: Part<'_>, part: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
-        read.check()?;
+        read.check("read")?;
         self.flush()?;
         self.wait()?;
         self.report()?;
         let Part { buffer, start, len } = read;
         let (block, offset) = (&buffer.0.block, buffer.0.offset);
-        events::downloaded(len);
-        self.transfers.downloads.fetch_add((len > 0) as u64, Relaxed);
-        self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
+        self.transfers.downloaded((len > 0) as usize, len);
         // SAFETY: a value that is read is written by nothing that is submitted meanwhile: it has this handle besides the writer's.
         if let Some(bytes) = unsafe { block.bytes(offset + start, len) } {
             events::read_in_place(len);
@@ -174,12 +168,10 @@ impl Gpu {
 
     /// Gives the call that waits for what was submitted so far and gives these bytes.
     pub fn start_read(self: &Arc<Gpu>, parts: &[Part<'_>]) -> TensorResult<PendingRead> {
-        parts.iter().try_for_each(Part::check)?;
+        parts.iter().try_for_each(|p| p.check("read"))?;
         self.watch.check()?;
         let bytes: usize = parts.iter().map(|p| p.len).sum();
-        events::downloaded(bytes);
-        self.transfers.downloads.fetch_add(parts.len() as u64, Relaxed);
-        self.transfers.downloaded_bytes.fetch_add(bytes as u64, Relaxed);
+        self.transfers.downloaded(parts.len(), bytes);
         let mut held = Vec::with_capacity(parts.len());
         for Part { buffer, start, len } in parts {
             let from = buffer.0.offset + start;

@@ -9,7 +9,7 @@ use block2::RcBlock;
 use objc2::msg_send;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_foundation::{NSArray, NSError};
+use objc2_foundation::{NSArray, NSError, NSString};
 use objc2_metal::{
     MTLCommandBuffer, MTLCommandBufferEncoderInfo, MTLCommandBufferEncoderInfoErrorKey, MTLCommandBufferStatus,
     MTLCommandEncoderErrorState, MTLEvent,
@@ -27,6 +27,9 @@ impl Gpu {
     /// Commits a command buffer of these steps whose encoders have ended, and follows it.
     pub fn commit(&self, commands: &ProtocolObject<dyn MTLCommandBuffer>, names: Vec<&'static str>, times: Option<Times>) {
         let (watch, number) = (self.watch.clone(), self.watch.next());
+        if self.labels {
+            commands.setLabel(Some(&NSString::from_str(&format!("submit {number}, {}", summary(&names)))));
+        }
         let interval = Mutex::new(Signpost::begin(Interval::Submit));
         let handler = RcBlock::new(move |commands: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
             // SAFETY: Metal keeps the command buffer alive while its handlers run.
@@ -46,6 +49,15 @@ impl Gpu {
         self.watch.submit(number);
         commands.commit();
         events::submitted();
+    }
+}
+
+/// The steps of a command buffer or encoder in a few words.
+pub(super) fn summary(names: &[&str]) -> String {
+    match names {
+        [] => "a copy".into(),
+        [only] => only.to_string(),
+        [first, .., last] => format!("{} steps from {first} to {last}", names.len()),
     }
 }
 
@@ -69,11 +81,7 @@ fn error(commands: &ProtocolObject<dyn MTLCommandBuffer>, names: &[&'static str]
         let help = "the GPU had no room to run a command buffer: use a smaller batch or context, or a smaller or quantized model";
         return TensorError::OutOfMemory { device: device.into(), asked: 0, in_use: 0, limit: None, help };
     }
-    let steps = match (step, names) {
-        (Some(step), _) => step,
-        (_, []) => "a copy".to_string(),
-        (_, [only]) => only.to_string(),
-        (_, [first, .., last]) => format!("{} steps from {first} to {last}; TL_GPU_CHECKED=1 tells which", names.len()),
-    };
-    TensorError::DeviceLost(format!("a command buffer of {device} failed ({steps}): {why}"))
+    let help = if names.len() > 1 && step.is_none() { "; TL_GPU_CHECKED=1 tells which" } else { "" };
+    let steps = step.unwrap_or_else(|| summary(names));
+    TensorError::DeviceLost(format!("a command buffer of {device} failed ({steps}{help}): {why}"))
 }

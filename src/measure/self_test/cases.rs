@@ -180,6 +180,12 @@ impl List {
                 self.add(format!("product [{m},{k}]·[{k},{n}], bias, gelu, residual {dtype}"), rounding(dtype), product);
             }
         }
+        // Both sides in memory as f16, as tensor operations read them: weights in rows, and in columns.
+        let stored = |shape: &[usize], seed, d: &Device| noise(shape, DType::F16, seed, d).and_then(|x| x.eval().cloned());
+        let rows = move |d: &Device| stored(&[70, 72], 13, d)?.matmul(&stored(&[136, 72], 14, d)?.t()?);
+        self.add("product [70,72]·[136,72]ᵀ, stored f16".into(), rounding(DType::F16), rows);
+        let columns = move |d: &Device| stored(&[72, 72], 13, d)?.t()?.matmul(&stored(&[72, 136], 14, d)?);
+        self.add("product [72,72]ᵀ·[72,136], stored f16".into(), rounding(DType::F16), columns);
     }
 
     fn attention(&mut self) {

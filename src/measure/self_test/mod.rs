@@ -6,7 +6,7 @@ mod cases;
 mod chips;
 mod litmus;
 mod model_cases;
-#[cfg(test)]
+#[cfg(all(test, feature = "shaders"))]
 mod tests;
 
 pub use chips::published_bandwidth;
@@ -63,6 +63,8 @@ pub struct SelfTestReport {
     pub device: String,
     /// The cases, then the work that shows missing barriers.
     pub rows: Vec<SelfTestRow>,
+    /// Cases that were not computed, since the time was up.
+    pub not_done: Vec<String>,
     /// What was measured; empty where that was not asked for.
     pub bench: Vec<SelfTestBench>,
     /// Kernels that were compiled, and the seconds that took.
@@ -106,7 +108,7 @@ impl SelfTestReport {
             .map(|r| json!({ "name": r.name, "error": r.error, "tolerance": r.tolerance, "failed": r.failed, "seconds": r.seconds }));
         let bench =
             self.bench.iter().map(|b| json!({ "name": b.name, "seconds": b.seconds, "bytes": b.bytes, "operations": b.operations }));
-        json!({ "device": self.device, "rows": rows.collect::<Vec<_>>(), "bench": bench.collect::<Vec<_>>(),
+        json!({ "device": self.device, "rows": rows.collect::<Vec<_>>(), "not_done": self.not_done, "bench": bench.collect::<Vec<_>>(),
             "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "refused": self.refused, "seconds": self.seconds })
     }
 
@@ -117,7 +119,8 @@ impl SelfTestReport {
     ///
     /// ```
     /// use tensorlogic::measure::SelfTestReport;
-    /// let report = SelfTestReport { device: "cpu".into(), rows: vec![], bench: vec![], kernels: (3, 0.5), refused: vec![], seconds: 2.0 };
+    /// let (rows, not_done, bench, refused) = (vec![], vec![], vec![], vec![]);
+    /// let report = SelfTestReport { device: "cpu".into(), rows, not_done, bench, kernels: (3, 0.5), refused, seconds: 2.0 };
     /// let mut json = report.to_json();
     /// assert_eq!(SelfTestReport::from_json(&json)?, report);
     /// json["seconds"].take();
@@ -138,12 +141,15 @@ impl SelfTestReport {
             let (seconds, bytes, operations) = (number(v, "seconds")?, number(v, "bytes")?, number(v, "operations")?);
             Ok(SelfTestBench { name: text(v, "name")?, seconds, bytes, operations })
         };
+        let texts = |k: &str| Ok(list(k)?.iter().filter_map(|r| r.as_str().map(str::to_string)).collect());
         Ok(SelfTestReport {
             device: text(v, "device")?,
             rows: list("rows")?.iter().map(row).collect::<TensorResult<_>>()?,
+            // Reports of earlier builds have none.
+            not_done: if v["not_done"].is_null() { vec![] } else { texts("not_done")? },
             bench: list("bench")?.iter().map(bench).collect::<TensorResult<_>>()?,
             kernels: (number(v, "kernels")? as usize, number(v, "kernel_seconds")?),
-            refused: list("refused")?.iter().filter_map(|r| r.as_str().map(str::to_string)).collect(),
+            refused: texts("refused")?,
             seconds: number(v, "seconds")?,
         })
     }
@@ -158,6 +164,8 @@ pub struct SelfTestOptions<'o> {
     pub only: &'o str,
     /// The name by which the device is opened again when it was lost; without one, the test ends there.
     pub reopen: Option<&'o str>,
+    /// When no further case begins. Work that shows missing barriers, and what is measured, are done all the same.
+    pub until: Option<Instant>,
 }
 
 /// How often a device that was lost is opened again.
@@ -317,6 +325,7 @@ struct Run<'r> {
     device: Device,
     options: SelfTestOptions<'r>,
     rows: Vec<SelfTestRow>,
+    not_done: Vec<String>,
     /// How often the device may still be opened again.
     left: usize,
     progress: &'r mut dyn FnMut(SelfTestProgress<'_>),
@@ -377,8 +386,13 @@ pub fn self_test(
     // On the device however small the work is.
     let adaptive = device.adaptive();
     device.set_adaptive(false);
-    let mut run = Run { device: device.clone(), options: *options, rows: vec![], left: REOPENED, progress };
+    let (rows, not_done) = (vec![], vec![]);
+    let mut run = Run { device: device.clone(), options: *options, rows, not_done, left: REOPENED, progress };
     for case in cases() {
+        if options.until.is_some_and(|until| Instant::now() >= until) {
+            run.not_done.extend(case.name.starts_with(options.only).then_some(case.name));
+            continue;
+        }
         run.row(&case.name, |device| Some(run_case(&case, device, reference)));
     }
     for litmus in &LITMUS {
@@ -403,5 +417,6 @@ pub fn self_test(
     let after = run.device.pipeline_stats();
     let kernels = (after.pipelines - before.pipelines.min(after.pipelines), (after.seconds - before.seconds).max(0.0));
     let seconds = start.elapsed().as_secs_f64();
-    SelfTestReport { device: device.name(), rows: run.rows, bench: measured, kernels, refused: after.refused_bodies, seconds }
+    let Run { rows, not_done, .. } = run;
+    SelfTestReport { device: device.name(), rows, not_done, bench: measured, kernels, refused: after.refused_bodies, seconds }
 }

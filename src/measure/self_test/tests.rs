@@ -122,7 +122,8 @@ fn a_report_survives_its_file() {
     };
     let bench = vec![SelfTestBench { name: "copy".into(), seconds: 0.25, bytes: 1e6, operations: 3.0 }];
     let rows = vec![row(Some(1e-4), None), row(None, Some("no"))];
-    let report = SelfTestReport { device: "d".into(), rows, bench, kernels: (3, 0.125), refused: vec!["softmax: no".into()], seconds: 2.0 };
+    let (not_done, refused) = (vec!["map 3".into()], vec!["softmax: no".into()]);
+    let report = SelfTestReport { device: "d".into(), rows, not_done, bench, kernels: (3, 0.125), refused, seconds: 2.0 };
     assert!(!report.passes());
     assert_eq!(SelfTestReport::from_json(&report.to_json()).unwrap(), report);
     assert!(SelfTestReport::from_json(&json!({ "device": "d" })).is_err());
@@ -277,8 +278,9 @@ impl Backend for Writer {
     }
 }
 
-/// The files of the kernels that the cases need on a GPU with this table, subgroups of so many threads and matrices of this edge.
-fn kernel_files(tuning: Tuning, [subgroup, coop]: [u32; 2]) -> BTreeSet<&'static str> {
+/// The files of the kernels that the cases need on a GPU with this table, subgroups of so many threads and matrices of this edge, with tensor operations
+/// or without.
+fn kernel_files(tuning: Tuning, [subgroup, coop]: [u32; 2], tensor_ops: bool) -> BTreeSet<&'static str> {
     let info = AdapterInfo {
         subgroup,
         f16: true,
@@ -291,6 +293,7 @@ fn kernel_files(tuning: Tuning, [subgroup, coop]: [u32; 2]) -> BTreeSet<&'static
         byte_dots: tuning.name == "nvidia",
         elements: None,
         metal_bodies: tuning.name == "apple",
+        tensor_ops,
         raw: None,
         tuning: Arc::new(tuning),
     };
@@ -325,10 +328,11 @@ fn all_files() -> BTreeSet<String> {
 
 #[test]
 fn cases_need_every_kernel_there_is() {
-    let apple = kernel_files(Tuning::apple(), [32, 8]);
-    let other = kernel_files(Tuning::nvidia(), [32, 16]);
-    let plain = kernel_files(Tuning::generic(), [0, 0]);
-    let known: BTreeSet<String> = apple.iter().chain(&other).chain(&plain).map(|f| f.to_string()).collect();
+    let apple = kernel_files(Tuning::apple(), [32, 8], false);
+    let tensors = kernel_files(Tuning::apple(), [32, 8], true);
+    let other = kernel_files(Tuning::nvidia(), [32, 16], false);
+    let plain = kernel_files(Tuning::generic(), [0, 0], false);
+    let known: BTreeSet<String> = apple.iter().chain(&tensors).chain(&other).chain(&plain).map(|f| f.to_string()).collect();
     let missing: Vec<String> = all_files().difference(&known).cloned().collect();
     assert_eq!(missing, Vec::<String>::new(), "no case needs these");
     println!("on Apple's GPUs {} kernels: {apple:?}", apple.len());
@@ -360,4 +364,15 @@ fn cases_have_every_dtype_of_their_kind() {
     for dtype in DType::BLOCKS.into_iter().filter(|d| crate::quant::quantize(*d, &vec![0.5; d.block()]).is_ok()) {
         assert!(has("product", dtype) && has("unpack", dtype), "{dtype}");
     }
+}
+
+#[test]
+fn where_the_time_is_up_cases_are_named_and_barriers_still_tested() {
+    let options = SelfTestOptions { until: Some(std::time::Instant::now()), ..Default::default() };
+    let report = self_test(&Device::cpu(), &options, &mut Default::default(), &mut |_| {});
+    assert_eq!((report.not_done.len(), report.rows.len()), (cases().len(), LITMUS.len()));
+    assert!(report.passes() && report.rows.iter().all(|r| r.name.starts_with("litmus")));
+    let options = SelfTestOptions { only: "map", ..options };
+    let report = self_test(&Device::cpu(), &options, &mut Default::default(), &mut |_| {});
+    assert!(report.rows.is_empty() && report.not_done.len() > 50 && report.not_done.iter().all(|n| n.starts_with("map")));
 }

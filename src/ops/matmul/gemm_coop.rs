@@ -145,13 +145,15 @@ params! {
 pub(crate) const OPERAND: (&str, &str) = ("gemm_coop_operand.wgsl", include_str!("gemm_coop_operand.wgsl"));
 /// What it includes.
 pub(crate) const OPERAND_PLACE: (&str, &str) = ("gemm_coop_place.wgsl", include_str!("gemm_coop_place.wgsl"));
+/// Memory through which results leave.
+pub(crate) const STRIP: (&str, &str) = ("gemm_coop_strip.wgsl", include_str!("gemm_coop_strip.wgsl"));
 
 static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
     ("gemm_coop_elements.wgsl", include_str!("gemm_coop_elements.wgsl")),
     ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
     ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
     ("gemm_coop_store.wgsl", include_str!("gemm_coop_store.wgsl")),
-    ("gemm_coop_strip.wgsl", include_str!("gemm_coop_strip.wgsl")),
+    STRIP,
     OPERAND,
     OPERAND_PLACE,
     WEIGHTS_QUADS,

@@ -1,4 +1,4 @@
-// Memory of the strips through which the results of gemm_coop.wgsl leave, and how eight of a row are stored.
+// Memory of the strips through which the results of gemm_coop.wgsl and expert_matmul_coop.wgsl leave, and how eight of a row are stored.
 const STRIP_COLS: u32 = STRIP_FRAGMENTS * EDGE; // columns of a strip
 const STRIP_PITCH: u32 = STRIP_COLS + 4u;
 const STRIP_SIZE: u32 = EDGE * STRIP_PITCH;

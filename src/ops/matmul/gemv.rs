@@ -231,12 +231,12 @@ impl Gemv<'_> {
 }
 
 /// Constants as values of a template.
-pub(super) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item = (&'static str, TemplateValue)> {
+pub(crate) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item = (&'static str, TemplateValue)> {
     consts.iter().map(|&(name, n)| (name, TemplateValue::from(n)))
 }
 
 /// The words of the start of rows of `k` elements that can be read 16 bytes at a time, and no row ends within eight elements.
-pub(super) fn by_sixteen_bytes(s: &Source, k: usize) -> Option<[Word; 2]> {
+pub(crate) fn by_sixteen_bytes(s: &Source, k: usize) -> Option<[Word; 2]> {
     let per = 16 / s.dtype.block_bytes();
     let whole = k.is_multiple_of(8) && s.layout.is_contiguous() && s.layout.offset.is_multiple_of(per) && (s.offset.is_none() || s.aligned);
     start(s).filter(|_| whole)

@@ -1,6 +1,7 @@
 //! The GPU forms of the matrix product: which of them a step gets, tiles, and products with a right side whose rows are neighbours in memory.
 
 use super::gemm_coop::matmul_coop;
+use super::gemm_tensor::matmul_tensor;
 use super::gemv::{Gemv, gemv};
 use super::gemv_int8::gemv_int8;
 use super::gemv_simd::gemv_simd;
@@ -30,7 +31,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
             p.b.plain().and_then(|s| gemv_simd(&one, s.dtype)).or_else(|| few_rows(&one))
         }
     } else {
-        by_matrices().or_else(|| gemm_tiled(&p))
+        matmul_tensor(&p).or_else(by_matrices).or_else(|| gemm_tiled(&p))
     }
 }
 

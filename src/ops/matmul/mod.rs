@@ -2,7 +2,8 @@
 
 pub mod fused_gemv;
 pub(crate) mod gemm_coop;
-mod gemv;
+mod gemm_tensor;
+pub(crate) mod gemv;
 mod gemv_int8;
 mod gemv_simd;
 pub(crate) mod gpu;
@@ -12,9 +13,11 @@ mod tests;
 pub(crate) mod weights;
 
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, Sizes, gemm};
-use crate::backends::cpu::operand::{slice, strided, target, values};
+use crate::backends::cpu::operand::{is_bf16, slice, strided, target, values};
 #[cfg(target_arch = "x86_64")]
 use crate::backends::cpu::product::{can, product};
+#[cfg(target_arch = "aarch64")]
+use crate::backends::cpu::product_bf16::{can, product};
 use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
@@ -139,6 +142,7 @@ impl MatMulKernel {
         let a = slice::<f32>(task, 0);
         let buffer: &mut [f32] = if a.is_some() { values(task, 0) } else { values(task, s.m * s.k) };
         let results: &mut [f32] = values(task, s.m * RESULTS_PER_STORE);
+        let both_bf16 = source.dtype == DType::BF16 && is_bf16(task, 0);
         let range = share(s.batch * s.n, STREAM_ROWS, task.thread(), task.threads());
         let (mut at, mut loaded) = (range.start, usize::MAX);
         while at < range.end {
@@ -158,7 +162,9 @@ impl MatMulKernel {
             let direct = if s.m == 1 { target::<f32>(task, 0, at, rows) } else { None };
             let in_place = direct.is_some();
             let y = direct.unwrap_or(&mut results[..s.m * rows]);
-            if s.m == 1 {
+            if both_bf16 {
+                dot::matvec_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
+            } else if s.m == 1 {
                 dot::matvec(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
             } else {
                 dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
@@ -312,7 +318,11 @@ impl MatMulKernel {
     /// Blocks in the fastest order that this processor has. `false` where that is not faster than `blocks`.
     fn packed(&self, task: &dyn Task, s: &Sizes) -> bool {
         #[cfg(target_arch = "x86_64")]
-        if can(s) && Columns::of(task).is_none() {
+        let can = can(s) && Columns::of(task).is_none();
+        #[cfg(target_arch = "aarch64")]
+        let can = can(task, s);
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        if can {
             let plain = target::<f32>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
             let later = if plain.is_none() { bare_target::<f32>(task) } else { None };
             // SAFETY: the target was checked to be as large as the result.

@@ -10,8 +10,10 @@ pub struct Faults {
     pub fail_code: AtomicI64,
     /// Which encoder of it fails.
     pub fail_encoder: AtomicUsize,
-    /// Whether new buffers are refused.
+    /// Whether new buffers and heaps are refused.
     pub refuse_memory: AtomicBool,
+    /// Whether new heaps are.
+    pub refuse_heaps: AtomicBool,
     /// Whether there is no device.
     pub no_device: AtomicBool,
     /// Barriers from now on until one is passed over; negative for never.
@@ -27,6 +29,7 @@ pub static FAULTS: Faults = Faults {
     fail_code: AtomicI64::new(2),
     fail_encoder: AtomicUsize::new(0),
     refuse_memory: AtomicBool::new(false),
+    refuse_heaps: AtomicBool::new(false),
     no_device: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
     skip_fences: AtomicBool::new(false),
@@ -39,11 +42,18 @@ pub struct Counts {
     pub encoders: AtomicU64,
     pub dispatches: AtomicU64,
     pub barriers: AtomicU64,
+    /// Buffers that were made, and the parts of them with memory of the device's own and of heaps.
     pub buffers: AtomicU64,
+    pub device_buffers: AtomicU64,
+    pub heap_buffers: AtomicU64,
+    pub heaps: AtomicU64,
+    pub heaps_released: AtomicU64,
     pub debug_groups: AtomicU64,
     /// Bound buffers that no committed residency set of the queue has.
     pub not_resident: AtomicU64,
     pub residency_sets: AtomicU64,
+    /// What was added to sets: buffers and heaps.
+    pub made_resident: AtomicU64,
     /// Pipelines that came from an archive.
     pub from_archives: AtomicU64,
 }
@@ -54,9 +64,14 @@ pub static COUNTS: Counts = Counts {
     dispatches: AtomicU64::new(0),
     barriers: AtomicU64::new(0),
     buffers: AtomicU64::new(0),
+    device_buffers: AtomicU64::new(0),
+    heap_buffers: AtomicU64::new(0),
+    heaps: AtomicU64::new(0),
+    heaps_released: AtomicU64::new(0),
     debug_groups: AtomicU64::new(0),
     not_resident: AtomicU64::new(0),
     residency_sets: AtomicU64::new(0),
+    made_resident: AtomicU64::new(0),
     from_archives: AtomicU64::new(0),
 };
 

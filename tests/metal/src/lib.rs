@@ -8,6 +8,7 @@ pub mod faults;
 #[allow(dead_code)]
 #[path = "../../msl/kernel.rs"]
 mod kernel;
+mod memory;
 pub mod metal;
 #[allow(clippy::missing_safety_doc, missing_docs, non_snake_case, non_upper_case_globals)]
 mod objc;
@@ -20,6 +21,8 @@ pub mod texts;
 #[path = "../../msl/toolchain.rs"]
 mod toolchain;
 pub mod tools;
+#[path = "../../msl/traps.rs"]
+mod traps;
 use texts as metal_text;
 
 pub use objc::live;

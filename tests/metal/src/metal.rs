@@ -8,88 +8,26 @@ use crate::errors::{give, ns_error};
 use crate::events::{FakeEvent, FakeFence};
 use crate::faults::is_due;
 pub use crate::faults::{COUNTS, FAULTS};
+use crate::memory::{self, ALLOCATED, FakeBuffer, bind};
 use crate::objc;
 use crate::residency::{FakeSet, is_resident};
 use crate::schedule::{Act, Bind, Copy, Dispatch, History, Pass};
 use crate::texts::{self, Compiled};
+use crate::tools::labelled;
 use block2::{DynBlock, RcBlock};
 use objc2::rc::{Retained, autoreleasepool};
-use objc2::runtime::{AnyObject, NSObject, NSObjectProtocol, ProtocolObject};
-use objc2::{AnyThread, DefinedClass, Message, define_class, msg_send};
+use objc2::runtime::{AnyObject, NSObject, NSObjectProtocol, ProtocolObject, Sel};
+use objc2::{AnyThread, DefinedClass, Message, define_class, msg_send, sel};
 use objc2_foundation::{NSArray, NSError, NSString, NSURL};
 use objc2_metal::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
-
-/// Bytes of all buffers.
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-/// Alignment of memory, and what a length without copy is a multiple of: the test machine's pages.
-const PAGE: usize = 4096;
-
-// ---- memory ----
-type Deallocator = RcBlock<dyn Fn(NonNull<c_void>, usize)>;
-pub struct Memory {
-    ptr: *mut u8,
-    len: usize,
-    owned: bool,
-    private: bool,
-    free: Option<Deallocator>,
-}
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.owned {
-            ALLOCATED.fetch_sub(self.len, SeqCst);
-            // SAFETY: allocated with this layout.
-            unsafe { std::alloc::dealloc(self.ptr, std::alloc::Layout::from_size_align(self.len.max(1), PAGE).unwrap()) };
-        }
-        if let Some(f) = &self.free {
-            f.call((NonNull::new(self.ptr.cast()).unwrap(), self.len));
-        }
-    }
-}
-define_class!(
-    #[unsafe(super(NSObject))]
-    #[name = "FakeBuffer"]
-    #[ivars = Memory]
-    pub struct FakeBuffer;
-    unsafe impl NSObjectProtocol for FakeBuffer {}
-    unsafe impl MTLAllocation for FakeBuffer {}
-    unsafe impl MTLResource for FakeBuffer {
-        #[unsafe(method(setLabel:))]
-        fn setLabel(&self, _: Option<&NSString>) {}
-    }
-    unsafe impl MTLBuffer for FakeBuffer {
-        #[unsafe(method(length))]
-        fn length(&self) -> usize {
-            self.ivars().len
-        }
-        #[unsafe(method(contents))]
-        fn contents(&self) -> NonNull<c_void> {
-            assert!(!self.ivars().private, "contents of a private buffer");
-            NonNull::new(self.ivars().ptr.cast()).unwrap()
-        }
-    }
-);
-impl FakeBuffer {
-    fn new(m: Memory) -> Retained<ProtocolObject<dyn MTLBuffer>> {
-        COUNTS.buffers.fetch_add(1, SeqCst);
-        let this = Self::alloc().set_ivars(m);
-        // SAFETY: `init` of NSObject.
-        let this: Retained<FakeBuffer> = unsafe { msg_send![super(this), init] };
-        ProtocolObject::from_retained(this)
-    }
-}
-fn bind(b: &ProtocolObject<dyn MTLBuffer>, offset: usize) -> Bind {
-    // SAFETY: buffers are made by `FakeDevice` only.
-    let f: &FakeBuffer = unsafe { &*std::ptr::from_ref(b).cast() };
-    Bind::Buffer { object: std::ptr::from_ref(f) as usize, ptr: f.ivars().ptr as usize, len: f.ivars().len, offset }
-}
 
 // ---- texts ----
 define_class!(
@@ -204,17 +142,15 @@ define_class!(
             length: usize,
             options: MTLResourceOptions,
         ) -> Option<Retained<ProtocolObject<dyn MTLBuffer>>> {
-            assert!(options.contains(MTLResourceOptions::HazardTrackingModeUntracked), "a buffer whose hazards Metal is to track");
-            let layout = std::alloc::Layout::from_size_align(length.max(1), PAGE).ok().filter(|_| !FAULTS.refuse_memory.load(SeqCst));
-            layout.map(|layout| {
-                ALLOCATED.fetch_add(length, SeqCst);
-                // SAFETY: not empty. Filled, so that what was not written shows.
-                let ptr = unsafe { std::alloc::alloc(layout) };
-                // SAFETY: just allocated.
-                unsafe { ptr.write_bytes(0xA7, length) };
-                let private = options.contains(MTLResourceOptions::StorageModePrivate);
-                FakeBuffer::new(Memory { ptr, len: length, owned: true, private, free: None })
-            })
+            FakeBuffer::of_device(length, options)
+        }
+        #[unsafe(method(heapBufferSizeAndAlignWithLength:options:))]
+        fn heapBufferSizeAndAlignWithLength_options(&self, length: usize, _: MTLResourceOptions) -> MTLSizeAndAlign {
+            memory::heap_size(length)
+        }
+        #[unsafe(method_id(newHeapWithDescriptor:))]
+        fn newHeapWithDescriptor(&self, descriptor: &MTLHeapDescriptor) -> Option<Retained<ProtocolObject<dyn MTLHeap>>> {
+            memory::heap(descriptor)
         }
         #[unsafe(method_id(newBufferWithBytesNoCopy:length:options:deallocator:))]
         fn newBufferWithBytesNoCopy(
@@ -224,11 +160,7 @@ define_class!(
             _: MTLResourceOptions,
             deallocator: Option<&DynBlock<dyn Fn(NonNull<c_void>, usize)>>,
         ) -> Option<Retained<ProtocolObject<dyn MTLBuffer>>> {
-            // As the real one: whole pages only.
-            (pointer.addr().get() % PAGE == 0 && length % PAGE == 0 && !FAULTS.refuse_memory.load(SeqCst)).then(|| {
-                let free = deallocator.map(|d| d.copy());
-                FakeBuffer::new(Memory { ptr: pointer.as_ptr().cast(), len: length, owned: false, private: false, free })
-            })
+            FakeBuffer::of_caller(pointer, length, deallocator.map(|d| d.copy()))
         }
         #[unsafe(method_id(newLibraryWithSource:options:error:))]
         fn newLibraryWithSource(
@@ -238,9 +170,8 @@ define_class!(
             error: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLLibrary>>> {
             let text = texts::changed(source.to_string());
-            let stated = options.is_some_and(|o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()).0 > 0);
-            let unstated = (!stated).then(|| "the version of the language is not stated".to_string());
-            let wrong = unstated
+            let version = options.map_or(0, |o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()).0);
+            let wrong = texts::refused_version(&text, version)
                 .or_else(|| texts::EAGER.load(SeqCst).then(|| texts::kernels(&text).find_map(|name| texts::compile(&text, name).err()))?);
             match wrong {
                 Some(e) => {
@@ -318,6 +249,17 @@ define_class!(
             _: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLComputePipelineState>>> {
             Some(pipeline(function))
+        }
+    }
+    impl FakeDevice {
+        /// A system with Metal 4 makes tensors.
+        #[unsafe(method(respondsToSelector:))]
+        fn responds(&self, selector: Sel) -> bool {
+            match selector == sel!(newTensorWithDescriptor:error:) {
+                true => texts::METAL_4.load(SeqCst),
+                // SAFETY: that of NSObject.
+                false => unsafe { msg_send![super(self), respondsToSelector: selector] },
+            }
         }
     }
 );
@@ -447,6 +389,10 @@ define_class!(
     pub struct FakeQueue;
     unsafe impl NSObjectProtocol for FakeQueue {}
     unsafe impl MTLCommandQueue for FakeQueue {
+        #[unsafe(method(setLabel:))]
+        fn setLabel(&self, label: Option<&NSString>) {
+            labelled("queue", label);
+        }
         #[unsafe(method_id(commandBuffer))]
         fn commandBuffer(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
             Some(FakeCommands::new(self.ivars(), true, false))
@@ -537,6 +483,10 @@ define_class!(
     }
     unsafe impl NSObjectProtocol for FakeCommands {}
     unsafe impl MTLCommandBuffer for FakeCommands {
+        #[unsafe(method(setLabel:))]
+        fn setLabel(&self, label: Option<&NSString>) {
+            labelled("commands", label);
+        }
         #[unsafe(method_id(computeCommandEncoderWithDispatchType:))]
         fn computeCommandEncoderWithDispatchType(&self, kind: MTLDispatchType) -> Option<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
             COUNTS.encoders.fetch_add(1, SeqCst);
@@ -766,14 +716,11 @@ define_class!(
             let e = self.ivars();
             let of = e.pipeline.borrow().clone().expect("a dispatch without a pipeline");
             let sets = e.of.ivars().sets.lock().unwrap();
-            let bound: Vec<usize> = e
-                .binds
-                .borrow()
-                .iter()
-                .flatten()
-                .filter_map(|b| if let Bind::Buffer { object, .. } = b { Some(*object) } else { None })
-                .collect();
-            COUNTS.not_resident.fetch_add(bound.iter().filter(|b| !is_resident(&sets, **b)).count() as u64, SeqCst);
+            let is_missing = |b: &&Bind| match b {
+                Bind::Buffer { object, heap, .. } => !is_resident(&sets, heap.unwrap_or(*object)),
+                Bind::Bytes(_) => false,
+            };
+            COUNTS.not_resident.fetch_add(e.binds.borrow().iter().flatten().filter(is_missing).count() as u64, SeqCst);
             let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
             let (groups, threads) = (size(groups), size(threads));
             let d = Dispatch { of, groups, threads, binds: e.binds.borrow().clone() };

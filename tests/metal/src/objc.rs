@@ -68,6 +68,7 @@ classes! {
     "_OBJC_CLASS_NSURL" URL_META URL: &raw const OBJECT, &raw const OBJECT_META, c"NSURL", 16;
     "_OBJC_CLASS_MTLBinaryArchiveDescriptor" ARCHIVE_META ARCHIVE: &raw const OBJECT, &raw const OBJECT_META, c"MTLBinaryArchiveDescriptor", 16;
     "_OBJC_CLASS_MTLComputePipelineDescriptor" PIPELINE_META PIPELINE: &raw const OBJECT, &raw const OBJECT_META, c"MTLComputePipelineDescriptor", 32;
+    "_OBJC_CLASS_MTLHeapDescriptor" HEAP_META HEAP: &raw const OBJECT, &raw const OBJECT_META, c"MTLHeapDescriptor", 24;
     "_OBJC_CLASS_MTLResidencySetDescriptor" SET_META SET: &raw const OBJECT, &raw const OBJECT_META, c"MTLResidencySetDescriptor", 8;
     "_OBJC_CLASS_MTLCommandBufferDescriptor" COMMANDS_META COMMANDS: &raw const OBJECT, &raw const OBJECT_META, c"MTLCommandBufferDescriptor", 24;
     "_OBJC_CLASS_MTLCaptureDescriptor" CAPTURE_META CAPTURE: &raw const OBJECT, &raw const OBJECT_META, c"MTLCaptureDescriptor", 32;
@@ -87,7 +88,7 @@ pub fn live() -> isize {
     LIVE.load(SeqCst)
 }
 
-fn die(what: &str) -> ! {
+pub fn die(what: &str) -> ! {
     eprintln!("objc: {what}");
     std::process::abort()
 }
@@ -597,6 +598,10 @@ fn collections() {
     add(&CAPTURE, c"setDestination:", imp!(set_value::<2>, SetValue), c"v24@0:8q16");
     add(&CAPTURE, c"destination", imp!(get_value::<2>, GetValue), c"q16@0:8");
     add(&CAPTURE, c"dealloc", imp!(drop_objects::<2>, Free), c"v16@0:8");
+    add(&HEAP, c"setSize:", imp!(set_value::<0>, SetValue), c"v24@0:8Q16");
+    add(&HEAP, c"size", imp!(get_value::<0>, GetValue), c"Q16@0:8");
+    add(&HEAP, c"setResourceOptions:", imp!(set_value::<1>, SetValue), c"v24@0:8Q16");
+    add(&HEAP, c"resourceOptions", imp!(get_value::<1>, GetValue), c"Q16@0:8");
     extern "C-unwind" fn set_flag(o: Id, _: Sel, v: u8) {
         // SAFETY: the class has this slot.
         unsafe { *slot::<usize>(o, 0) = v.into() };
@@ -757,7 +762,9 @@ fn foundation() {
         }
         add(&OPTIONS, c"setLanguageVersion:", imp!(set_slot, extern "C-unwind" fn(Id, Sel, usize)), c"v24@0:8Q16");
         add(&OPTIONS, c"setMathMode:", imp!(set_math, extern "C-unwind" fn(Id, Sel, isize)), c"v24@0:8q16");
-        for c in [&OBJECT, &STRING, &ERROR, &OPTIONS, &ARRAY, &DICTIONARY, &URL, &ARCHIVE, &PIPELINE, &SET, &COMMANDS, &CAPTURE, &MANAGER] {
+        for c in
+            [&OBJECT, &STRING, &ERROR, &OPTIONS, &ARRAY, &DICTIONARY, &URL, &ARCHIVE, &PIPELINE, &HEAP, &SET, &COMMANDS, &CAPTURE, &MANAGER]
+        {
             // SAFETY: a static name.
             TABLE.lock().unwrap().insert(unsafe { CStr::from_ptr(c.name) }.to_owned(), std::ptr::from_ref(c) as usize);
         }

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 /// What is bound at an index.
 #[derive(Clone)]
 pub enum Bind {
-    /// An object, its memory, its length and where the binding begins.
-    Buffer { object: usize, ptr: usize, len: usize, offset: usize },
+    /// An object and the heap that it is of, its memory, its length and where the binding begins.
+    Buffer { object: usize, heap: Option<usize>, ptr: usize, len: usize, offset: usize },
     /// A copy of the caller's bytes.
     Bytes(Vec<u128>),
 }

@@ -3,7 +3,7 @@
 use crate::kernel::Kernel;
 use crate::toolchain::{Mode, Toolchain};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A kernel of a text, as the tools of `tests/msl` take it.
@@ -49,9 +49,29 @@ impl Compiled {
 static WAITING: Mutex<Vec<Arc<Lazy>>> = Mutex::new(vec![]);
 /// Whether texts are collected instead of compiled.
 static LEARNING: AtomicBool = AtomicBool::new(false);
+/// Whether kernels are compiled without optimization.
+static UNOPTIMIZED: AtomicBool = AtomicBool::new(false);
 static LEARNED: Mutex<Vec<MetalText>> = Mutex::new(vec![]);
 /// Whether texts are compiled when a library is made of them, as by the real Metal, which tells what is wrong with them then.
 pub static EAGER: AtomicBool = AtomicBool::new(false);
+
+/// Whether the system has Metal 4.
+pub static METAL_4: AtomicBool = AtomicBool::new(true);
+/// The newest version of the language that is understood, as Metal numbers them: 65536 times the major one and the minor one.
+pub static NEWEST_VERSION: AtomicUsize = AtomicUsize::new(4 << 16);
+
+/// Why a text cannot be compiled in this version, if it cannot.
+pub fn refused_version(text: &str, version: usize) -> Option<String> {
+    let told = format!("{}.{}", version >> 16, version & 0xFFFF);
+    match version {
+        0 => Some("the version of the language is not stated".into()),
+        _ if version > NEWEST_VERSION.load(SeqCst) => Some(format!("version {told} of the language is not supported")),
+        _ if version < 4 << 16 && text.contains("#include <metal_tensor>") => {
+            Some(format!("'metal_tensor' file not found in version {told}"))
+        }
+        _ => None,
+    }
+}
 
 /// What a test does to texts before they are compiled, to see whether a fault is found.
 pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
@@ -71,8 +91,14 @@ pub fn changed(text: String) -> String {
     lock(&CHANGE).as_ref().map_or(text.clone(), |change| change(&text))
 }
 
+/// Compiles kernels without optimization from now on: for many that have little to do.
+pub fn compile_unoptimized() {
+    UNOPTIMIZED.store(true, SeqCst);
+}
+
 pub fn toolchain() -> Result<&'static Toolchain, String> {
-    Toolchain::get(Mode::Plain).ok_or_else(|| "there is no clang++ of version 19".to_string())
+    let mode = if UNOPTIMIZED.load(SeqCst) { Mode::Unoptimized } else { Mode::Plain };
+    Toolchain::get(mode).ok_or_else(|| "there is no clang++ of version 19".to_string())
 }
 
 /// The names of a text's kernels.

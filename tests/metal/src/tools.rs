@@ -1,8 +1,8 @@
-//! What developers look with: frame captures, and the intervals of `os_signpost`.
+//! What developers look with: labels, frame captures, and the intervals of `os_signpost`.
 
 use crate::metal::COUNTS;
 use crate::objc::{self, Id, Imp, Sel};
-use objc2_foundation::NSError;
+use objc2_foundation::{NSError, NSString};
 use objc2_metal::MTLCaptureDescriptor;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
@@ -55,6 +55,13 @@ pub fn capture_manager_methods() {
         let imp = std::mem::transmute::<extern "C-unwind" fn(Id, Sel), Imp>(stop);
         objc::extend_capture_manager(false, c"stopCapture", imp, c"v16@0:8");
     }
+}
+
+/// The labels that were set, and on what.
+pub static LABELS: Mutex<Vec<(&str, String)>> = Mutex::new(vec![]);
+/// Notes a label.
+pub fn labelled(what: &'static str, label: Option<&NSString>) {
+    LABELS.lock().unwrap().push((what, label.map(|l| l.to_string()).unwrap_or_default()));
 }
 
 /// Whether intervals are recorded.

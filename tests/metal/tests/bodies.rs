@@ -10,7 +10,10 @@ use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, quant};
 
 fn device() -> Device {
-    let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
+    // Products would have tensor operations, which `tensor_ops.rs` is about.
+    let mut tuning = Tuning::apple();
+    tuning.metal.tensor_ops = false;
+    let device = Device::open_with_tuning("metal", tuning).unwrap();
     device.set_adaptive(false);
     device
 }

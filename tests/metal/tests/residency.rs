@@ -18,6 +18,17 @@ fn what_commands_name_is_resident() {
     assert!(counts[0] >= 3 && counts[1] == 1, "{} dispatches, {} sets: these buffers fit into one", counts[0], counts[1]);
     assert_eq!(counts[2], 0, "buffers that are in no set");
 
+    // A heap is in its set as a whole; what commands name of it is resident with it.
+    let (heaps, added) = (COUNTS.heaps.load(SeqCst), COUNTS.made_resident.load(SeqCst));
+    let small: Vec<Tensor> = (0..40).map(|n| Tensor::from_vec(vec![n as f32; 30 << 10], &[30 << 10], &device).unwrap()).collect();
+    for t in &small {
+        t.add(1.0).unwrap().eval().unwrap();
+    }
+    let (heaps, added) = (COUNTS.heaps.load(SeqCst) - heaps, COUNTS.made_resident.load(SeqCst) - added);
+    assert!(heaps == added && added <= 2, "{added} entries of sets for {heaps} heaps that 40 buffers share");
+    device.synchronize().unwrap();
+    assert_eq!(COUNTS.not_resident.load(SeqCst), 0, "buffers of heaps that are in no set");
+
     // A set holds a twentieth of the working set, which is 8 GiB here.
     let backend = NativeMetal::open().unwrap();
     let before = COUNTS.residency_sets.load(SeqCst);

@@ -7,6 +7,7 @@ use tensorlogic::measure::{SelfTestOptions, SelfTestReference, SelfTestReport, s
 use tensorlogic::tuning::Tuning;
 
 fn device() -> Device {
+    texts::compile_unoptimized();
     Device::open_with_tuning("metal", Tuning::apple()).unwrap()
 }
 

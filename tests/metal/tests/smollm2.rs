@@ -47,7 +47,7 @@ fn the_first_tokens_are_those_of_transformers() {
         _ if std::env::var("TL_REQUIRE_MODEL").is_ok_and(|v| v == "1") => panic!("TL_TEST_MODEL names no model"),
         _ => return println!("skipped: TL_TEST_MODEL names no model"),
     };
-    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../reference/smollm2-135m-instruct-q4_1.safetensors");
+    let reference = Path::new(env!("TENSORLOGIC_ROOT")).join("tests/reference/smollm2-135m-instruct-q4_1.safetensors");
     let reference = SafeTensors::open(reference).unwrap();
     let (prompt, want) = (ids(&reference, "prompt_0"), ids(&reference, "greedy_0"));
     let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();

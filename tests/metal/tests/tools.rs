@@ -1,8 +1,11 @@
 //! What developers look with: captures of what the GPU is given, and intervals that Instruments shows. Alone in its program: it sets a variable.
 
+use fake_metal::metal::{COUNTS, FAULTS};
 use fake_metal::tools::{RECORDING, SIGNPOSTS};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{Device, Tensor, TensorError};
 
@@ -32,7 +35,19 @@ fn captures_and_intervals() {
 
     assert_eq!(SIGNPOSTS.lock().unwrap().len(), 0, "nobody recorded");
     RECORDING.store(true, SeqCst);
+    // The GPU is held up until the host waits for it.
+    let (holding, is_held) = channel();
+    let hold = std::thread::spawn(move || {
+        let _hold = FAULTS.hold.lock().unwrap();
+        holding.send(()).unwrap();
+        let start = Instant::now();
+        while !SIGNPOSTS.lock().unwrap().iter().any(|s| s.2 == "wait") && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    is_held.recv().unwrap();
     work().unwrap();
+    hold.join().unwrap();
     device.synchronize().unwrap();
     RECORDING.store(false, SeqCst);
     work().unwrap();
@@ -49,5 +64,13 @@ fn captures_and_intervals() {
         }
     }
     assert!(open.is_empty(), "intervals that do not end: {open:?}");
-    assert_eq!(counts, BTreeMap::from([("plan", 1), ("submit", 1)]));
+    assert_eq!(counts, BTreeMap::from([("plan", 1), ("submit", 1), ("wait", 1)]));
+
+    // A process that was started to be captured has labels without being asked for them.
+    assert_eq!(COUNTS.debug_groups.load(SeqCst), 0, "the device was opened before captures were enabled");
+    let labelled = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
+    labelled.set_adaptive(false);
+    let x = Tensor::from_vec(vec![0.5f32; 40 * 40], &[40, 40], &labelled).unwrap();
+    x.softmax(-1).unwrap().matmul(&x).unwrap().to_vec().unwrap();
+    assert!(COUNTS.debug_groups.load(SeqCst) >= 2, "no dispatch has a label");
 }

@@ -1,7 +1,8 @@
-//! A training step on the Metal backend: the loss and every weight after it, as on the CPU.
+//! A training step on the Metal backend: the loss and every weight after it, as on the CPU, in memory of heaps.
 
-use fake_metal as _;
+use fake_metal::metal::COUNTS;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::data::{DataLoader, LoaderOptions, Order, TokenFile, TokenWindows};
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
@@ -41,7 +42,13 @@ fn train(precision: DType, device: &Device) -> (Vec<f32>, Vec<(String, Vec<f32>)
 fn check(precision: DType, loss_tolerance: f32, far: f64) {
     let metal = Device::open("metal").unwrap();
     metal.set_adaptive(false);
-    let ((losses, weights), (got_losses, got_weights)) = (train(precision, &Device::cpu()), train(precision, &metal));
+    let (losses, weights) = train(precision, &Device::cpu());
+    let counts = || [&COUNTS.device_buffers, &COUNTS.heap_buffers].map(|c| c.load(SeqCst));
+    let before = counts();
+    let (got_losses, got_weights) = train(precision, &metal);
+    let [alone, in_heaps] = std::array::from_fn(|n| counts()[n] - before[n]);
+    println!("{precision}: {in_heaps} buffers of heaps and {alone} others were made");
+    assert!(alone == 0 && in_heaps > 20, "{in_heaps} buffers of heaps and {alone} others were made, all of which are small");
     for (a, b) in losses.iter().zip(&got_losses) {
         assert!((a - b).abs() <= loss_tolerance * a.abs(), "{precision}: losses {losses:?} and {got_losses:?}");
     }

@@ -15,6 +15,7 @@ use vectors_support::{Suite, Tally, judge, judge_gradients};
 
 /// A device of its own: names open the same one again. What was learned without results must not be kept.
 fn device() -> Device {
+    texts::compile_unoptimized();
     let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
     device.set_adaptive(false);
     device

@@ -99,7 +99,8 @@ struct Group {
   char error[512];
   ~Group() { for (unsigned i = 0; i < made; i++) munmap(fibers[i].stack, STACK); }
 };
-thread_local Group* g = nullptr;
+// Every hand-over reads it: at a fixed place, not by a call.
+__attribute__((tls_model("initial-exec"))) thread_local Group* g = nullptr;
 
 struct Owner { Group* group = nullptr; ~Owner() { delete group; } };
 thread_local Owner owner;
@@ -152,10 +153,11 @@ bool fail(const char* what, const Fiber* a, const Fiber* b) {
 
 // Runs one SIMD-group until all its lanes are done or wait at the threadgroup's barrier.
 bool run_simd(unsigned first, unsigned end, uint64_t seed) {
+  unsigned n = end - first, start = unsigned(seed >> 1) % n;
   for (;;) {
-    unsigned n = end - first;
     for (unsigned k = 0; k < n; k++) {
-      unsigned i = first + ((seed & 1 ? n - 1 - k : k) + unsigned(seed >> 1) % n) % n;
+      unsigned turn = (seed & 1 ? n - 1 - k : k) + start;
+      unsigned i = first + (turn < n ? turn : turn - n);
       if (g->fibers[i].state == Ready) {
         g->now = &g->fibers[i];
         tl_switch(&g->home, g->now->sp);
