@@ -7,6 +7,8 @@
 //! | 3. the producer stores into a window | a `cat` or `write` fills the window with its result | `exp`, `cat` → `exp` into its part of the result |
 //! | 4. adjacent maps share a dispatch | equal number of elements, independent | `exp(x)`, `neg(y)` → one dispatch |
 
+mod epilogue;
+
 use super::expr::{Expr, append, arity, finish, read, simplify, truncate};
 use super::{GNode, Graph, compose};
 use crate::dtype::DType;
@@ -154,13 +156,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
             |s: &&Source| s.buf != Buf::Iota && s.layout.strides().iter().zip(s.layout.shape.iter()).any(|(&st, &n)| st != 0 && n > 1);
         let cheap = expr.sources.iter().filter(wide).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
         (!n.keep && (self.users[i as usize].len() == 1 || self.fuses_gemv(i)))
-            || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)) && !self.stored_for_nothing(i, expr))
-    }
-
-    /// Whether the value of map `i` can be what a kernel stores in place of its own result, without more bytes.
-    fn stored_for_nothing(&self, i: u32, e: &Expr) -> bool {
-        let wider = |step: usize, own: usize| self.node(i).meta(0).dtype.bytes(1) > self.list[step].stores[own].target.dtype.bytes(1);
-        self.host_of(e, i).is_some_and(|(step, own)| !wider(step, own))
+            || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)) && !self.is_epilogue(i, expr))
     }
 
     /// The expression of a map, built once.
@@ -288,88 +284,6 @@ impl<'a, 'g> Fuser<'a, 'g> {
         }
     }
 
-    /// The step and the store of it that would take the expression of map `i` as its epilogue: that of the latest kernel it reads, if nothing else
-    /// reads that one's result.
-    fn host_of(&self, e: &Expr, i: u32) -> Option<(usize, usize)> {
-        // What computes the map again for itself still needs the kernel's own result, also where that is not emitted yet.
-        if !self.fuse || self.inlined[i as usize] {
-            return None;
-        }
-        let defs = |s: &Source| match s.buf {
-            Buf::Slot(v) => self.values[v as usize].def,
-            _ => None,
-        };
-        let step = e.sources.iter().filter_map(defs).max()?;
-        let latest: Vec<&Source> = e.sources.iter().filter(|s| defs(s) == Some(step)).collect();
-        let (op, out) = latest.iter().find_map(|s| match s.buf {
-            Buf::Slot(v) => self.values[v as usize].of,
-            _ => None,
-        })?;
-        let v = self.at[op as usize][out as usize].expect("a source is in memory");
-        let slot = Buf::Slot(v as u16);
-        let plain = |s: &Source| s.buf != slot || (s.offset.is_none() && s.layout.offset == 0 && s.layout.is_contiguous());
-        let whole = self.node(op).meta(out).shape.count() == e.shape.count();
-        if self.step_of[op as usize] != Some(step)
-            || self.node(op).keep
-            || !matches!(self.list[step].work, Work::Kernel(_))
-            || !whole
-            || !latest.iter().all(|s| s.buf == slot)
-            || !e.sources.iter().all(plain)
-            || !self.only_reader(op, i)
-        {
-            return None;
-        }
-        // Of several results the others are read by nobody.
-        let own = self.list[step].stores.iter().position(|s| s.target.buf == slot)?;
-        if !self.list[step].stores[own].program.is_value() {
-            return None;
-        }
-        // What computes the map again for itself still needs the kernel's own result.
-        let reads = |s: &Source| s.buf == slot;
-        let later = self.list[step + 1..]
-            .iter()
-            .any(|s| s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources)).any(reads));
-        if later || self.exprs[i as usize + 1..].iter().flatten().any(|e| e.sources.iter().any(reads)) {
-            return None;
-        }
-        let loads = self.list[step].loads.iter().flat_map(|l| &l.sources);
-        let bound: Vec<Source> = loads.chain(e.sources.iter().filter(|s| !reads(s))).cloned().collect();
-        (buffers(&bound) + self.list[step].stores.len() <= self.sources + 2).then_some((step, own))
-    }
-
-    /// Rule 2: puts the expression of map `i` into the store of the latest kernel it reads. False where that is not possible.
-    fn host(&mut self, e: &Expr, target: &Source, i: u32) -> bool {
-        let Some((step, own)) = self.host_of(e, i) else { return false };
-        // A target that another step has begun to fill must not be written before that.
-        if let Buf::Slot(t) = target.buf {
-            if self.values[t as usize].def.is_some_and(|d| d >= step) {
-                return false;
-            }
-        }
-        let old = &self.list[step].stores[own];
-        let slot = old.target.buf;
-        // The kernel stores its elements in its own order: see the expression through it.
-        let order = old.target.layout;
-        let mut others = Vec::new();
-        let mut map = Vec::new();
-        for s in &e.sources {
-            if s.buf == slot {
-                map.push(u16::MAX);
-                continue;
-            }
-            let Some(layout) = compose_order(&order, &e.shape, &s.layout) else { return false };
-            map.push(others.len() as u16);
-            others.push(Source { layout, ..s.clone() });
-        }
-        let Some(layout) = compose_order(&order, &e.shape, &target.layout) else { return false };
-        let mut program = Program::default();
-        append(&mut program, &e.program, &map);
-        self.define(target, step);
-        let s = &mut self.list[step];
-        s.stores[own] = Store { shape: s.stores[own].shape, program, sources: others, target: Source { layout, ..target.clone() } };
-        true
-    }
-
     /// Whether every use of `op` ends up in map `reader`, through maps that are stored nowhere.
     fn only_reader(&self, op: u32, reader: u32) -> bool {
         self.first_fused_gemv(op, |j| j == reader)
@@ -476,7 +390,10 @@ impl<'a, 'g> Fuser<'a, 'g> {
         let (base, out, view, param) = self.resolve(input);
         let meta = self.node(input.0).meta(input.1);
         if self.node(base).is_map() && self.at[base as usize][0].is_none() {
-            let e = self.expr(base);
+            let mut e = self.expr(base);
+            if !plain && param.is_none() && self.stores_rounded(base, &e) {
+                e = self.expr(base);
+            }
             let short = e.program.insts.len() <= MAX_LOAD_INSTS && !plain;
             if param.is_none() && short && self.may_inline(base, &e) && !self.hostable(base, &e) {
                 let sources = relay(&e, &view).and_then(|s| {
@@ -508,18 +425,29 @@ impl<'a, 'g> Fuser<'a, 'g> {
         Load { shape, program: Program::identity(source.dtype), sources: vec![source] }
     }
 
-    /// Whether the expression of map `i` would rather go into the store of a kernel that it reads.
-    fn hostable(&self, i: u32, e: &Expr) -> bool {
-        e.sources.iter().any(|s| match s.buf {
-            Buf::Slot(v) => self.values[v as usize].of.is_some_and(|(op, out)| {
-                self.step_of[op as usize].is_some()
-                    && (self.users[op as usize].len() == 1 || self.only_reader(op, i))
-                    && !self.node(op).keep
-                    && e.sources.iter().all(|t| t.buf != s.buf || (t.offset.is_none() && t.layout.offset == 0 && t.layout.is_contiguous()))
-                    && self.node(op).meta(out).shape.count() == e.shape.count()
-            }),
-            _ => false,
-        })
+    /// Where map `i` widens what was rounded to bf16 last, and would go into the store of a kernel: that stores the rounded numbers, and map `i` reads
+    /// them. They have half of the bytes, and whoever multiplies pairs of bf16 finds them so.
+    fn stores_rounded(&mut self, i: u32, e: &Expr) -> bool {
+        let Some(&(j, out)) = self.node(i).inputs.first() else { return false };
+        let is_map = e.program.rounds_to_bf16() && out == 0 && self.node(j).is_map() && self.at[j as usize][0].is_none();
+        let of_j = is_map && self.node(j).meta(0).dtype == DType::BF16 && self.node(j).meta(0).shape == e.shape;
+        if !of_j || self.users[j as usize][..] != [i] || self.node(j).keep || self.node(i).keep || !self.hostable(i, e) {
+            return false;
+        }
+        let mut program = e.program.clone();
+        program.insts.pop();
+        let before = (self.exprs[i as usize].take(), self.exprs[j as usize].take(), self.inlined[j as usize]);
+        let narrow = Expr { program, sources: e.sources.clone(), shape: e.shape };
+        self.inlined[j as usize] = false;
+        if self.host_of(&narrow, j).is_none() {
+            (self.exprs[i as usize], self.exprs[j as usize], self.inlined[j as usize]) = before;
+            return false;
+        }
+        let v = self.value(j, 0, None);
+        self.at[j as usize][0] = Some(v);
+        let target = self.source(v, Layout::contiguous(e.shape), None, j);
+        self.emit_map(narrow, target, Some(j));
+        true
     }
 
     /// The value of op `i`, which is written piece by piece: input `base` itself where its memory may be taken, else new memory with a copy of it.

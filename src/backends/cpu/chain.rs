@@ -34,7 +34,7 @@ fn links(insts: &[Inst], inst: &Inst) -> bool {
 
 /// Moves instructions that can be links next to each other, where only reads and numbers lie between them. Gives their runs.
 pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> {
-    if !matches!(current(), Path::Avx512 | Path::Neon | Path::Dotprod | Path::I8mm) {
+    if !matches!(current(), Path::Avx512 | Path::Neon | Path::Dotprod | Path::I8mm | Path::Bf16) {
         return Vec::new();
     }
     let (mut order, mut run, mut runs) = (Vec::with_capacity(insts.len()), Vec::new(), Vec::new());

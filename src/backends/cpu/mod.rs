@@ -24,6 +24,8 @@ mod prepared;
 pub(crate) mod probe;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod product;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod product_bf16;
 mod span;
 mod task;
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What kernels ask about their operands: memory to use in place, strides, rows.
 
 use crate::dtype::{DType, Element};
-use crate::plan::{Buf, SliceMut, Task, Value};
+use crate::plan::{Buf, Load, SliceMut, Source, Task, Value};
+use crate::scalar::Prim;
 
 /// Load `k` as memory: where it is plain, row-major and stored in the type T.
 pub fn slice<T: Element>(task: &dyn Task, k: usize) -> Option<&[T]> {
@@ -38,6 +39,21 @@ pub fn strided<T: Element>(task: &dyn Task, k: usize) -> Option<(*const T, [isiz
     let strides = source.layout.reshape(load.shape)?.strides;
     let raw = task.raw_load(k);
     Some((raw.ptr.cast::<T>().wrapping_add(raw.offset).cast_const(), strides))
+}
+
+/// What a load reads as it lies in memory: a plain source, or bf16 that is read as f32.
+pub fn stored(load: &Load) -> Option<&Source> {
+    let widened = match &load.program.insts[..] {
+        [read, cast] => read.op == Prim::Source(0) && read.dtype == DType::BF16 && cast.op == Prim::Cast && cast.dtype == DType::F32,
+        _ => false,
+    };
+    load.plain().or_else(|| widened.then(|| &load.sources[0])).filter(|s| s.buf != Buf::Iota)
+}
+
+/// Whether load `k` has numbers of bf16 only: stored so, or rounded to them.
+pub fn is_bf16(task: &dyn Task, k: usize) -> bool {
+    let load = &task.step().loads[k];
+    load.program.rounds_to_bf16() || stored(load).is_some_and(|s| s.dtype == DType::BF16)
 }
 
 /// How far behind a row memory is fetched while the row is computed: rows of several kernels pass over each row more than once, so the next

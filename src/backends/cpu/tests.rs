@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock};
 mod backend;
 mod maps;
 mod products;
+mod products_bf16;
 mod rows;
 
 /// Machines of one, two and three threads.

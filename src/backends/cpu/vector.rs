@@ -68,6 +68,8 @@ pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<O
     fn rest(x: &mut [Self], h: &[Self], along: Self, shift: Self, factor: Self);
     /// x ← e^(x·scale − shift)
     fn exp_of(x: &mut [Self], scale: Self, shift: Self);
+    /// x ← c·tanh(x/c)
+    fn softcap(x: &mut [Self], c: Self);
     /// x ← (x − shift)·p·factor
     fn slope(x: &mut [Self], p: &[Self], shift: Self, factor: Self);
 }
@@ -346,6 +348,11 @@ fn exp_of_body<const F: bool>(x: &mut [f32], scale: f32, shift: f32) {
 }
 
 #[inline(always)]
+fn softcap_body<const F: bool>(x: &mut [f32], c: f32) {
+    x.iter_mut().for_each(|x| *x = c * math::tanh::<F>(*x / c));
+}
+
+#[inline(always)]
 fn slope_body<const F: bool>(x: &mut [f32], p: &[f32], shift: f32, factor: f32) {
     for (x, &p) in x.iter_mut().zip(p) {
         *x = (*x - shift) * p * factor;
@@ -369,6 +376,7 @@ versions! {
     fn multiply_add_f32(y: &mut [f32], a: &[f32], b: &[f32]) = multiply_add_body;
     fn rest_f32(x: &mut [f32], h: &[f32], along: f32, shift: f32, factor: f32) = rest_body;
     fn exp_of_f32(x: &mut [f32], scale: f32, shift: f32) = exp_of_body;
+    fn softcap_f32(x: &mut [f32], c: f32) = softcap_body;
     fn slope_f32(x: &mut [f32], p: &[f32], shift: f32, factor: f32) = slope_body;
 }
 
@@ -434,6 +442,9 @@ impl Real for f32 {
     fn exp_of(x: &mut [f32], scale: f32, shift: f32) {
         exp_of_f32(x, scale, shift);
     }
+    fn softcap(x: &mut [f32], c: f32) {
+        softcap_f32(x, c);
+    }
     fn slope(x: &mut [f32], p: &[f32], shift: f32, factor: f32) {
         slope_f32(x, p, shift, factor);
     }
@@ -492,6 +503,9 @@ impl Real for f64 {
     }
     fn exp_of(x: &mut [f64], scale: f64, shift: f64) {
         x.iter_mut().for_each(|x| *x = (*x * scale - shift).exp());
+    }
+    fn softcap(x: &mut [f64], c: f64) {
+        x.iter_mut().for_each(|x| *x = c * (*x / c).tanh());
     }
     fn slope(x: &mut [f64], p: &[f64], shift: f64, factor: f64) {
         x.iter_mut().zip(p).for_each(|(x, p)| *x = (*x - shift) * p * factor);

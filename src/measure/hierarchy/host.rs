@@ -36,7 +36,7 @@ impl Memory {
         #[cfg(target_os = "linux")]
         // SAFETY: whole huge pages within the vector; the advice changes no contents.
         unsafe {
-            libc::madvise(words.as_ptr().add(start).cast_mut().cast(), len * 4 / HUGE * HUGE, libc::MADV_HUGEPAGE);
+            libc::madvise(words.as_ptr().add(start).cast_mut().cast(), (len * 4).next_multiple_of(HUGE), libc::MADV_HUGEPAGE);
         }
         Memory { words, start, len }
     }

@@ -169,8 +169,7 @@ unsafe fn floats<const Q: usize>(p: *const u8, g: usize) -> [__m256; 4] {
     // SAFETY: as promised to this function.
     let q = unsafe { quants::<Q>(p, g) };
     let q = _mm256_sub_epi8(q, _mm256_set1_epi8(const { shape(Q).bias }));
-    let (low, high) = (_mm256_castsi256_si128(q), _mm256_extracti128_si256::<1>(q));
-    [low, _mm_unpackhi_epi64(low, low), high, _mm_unpackhi_epi64(high, high)].map(|q| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)))
+    bytes_as_floats(_mm256_castsi256_si128(q), _mm256_extracti128_si256::<1>(q))
 }
 
 /// R rows of a block format.
@@ -189,7 +188,7 @@ unsafe fn block_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
             }
             for g in 0..runs {
                 let x = rows.x.add((b * runs + g) * 32);
-                let x: [__m256; 4] = [0, 8, 16, 24].map(|i| _mm256_loadu_ps(x.add(i)));
+                let x = load_32(x);
                 let ends = [_mm256_add_ps(x[0], x[1]), _mm256_add_ps(x[2], x[3])];
                 for r in 0..R {
                     let q = floats::<Q>(rows.w.add(r * rows.row_bytes + b * bytes), g);

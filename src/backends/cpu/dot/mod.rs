@@ -6,6 +6,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "aarch64")]
+mod bf16;
+#[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;
 #[cfg(target_arch = "aarch64")]
@@ -38,11 +40,13 @@ pub enum Path {
     Dotprod,
     /// The same with `smmla`: products of 2×8 bytes with 8×2 bytes.
     I8mm,
+    /// The same with `bfdot` and `bfmmla`: sums of products of bf16.
+    Bf16,
 }
 
 impl Path {
     /// Every path; those of a processor slowest first.
-    pub const ALL: [Path; 6] = [Path::Plain, Path::Avx2, Path::Avx512, Path::Neon, Path::Dotprod, Path::I8mm];
+    pub const ALL: [Path; 7] = [Path::Plain, Path::Avx2, Path::Avx512, Path::Neon, Path::Dotprod, Path::I8mm, Path::Bf16];
 
     /// The name that `TL_CPU` takes.
     pub const fn name(self) -> &'static str {
@@ -53,6 +57,7 @@ impl Path {
             Path::Neon => "neon",
             Path::Dotprod => "dotprod",
             Path::I8mm => "i8mm",
+            Path::Bf16 => "bf16",
         }
     }
 
@@ -69,13 +74,14 @@ impl Path {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
-            Path::Neon | Path::Dotprod | Path::I8mm => false,
+            Path::Neon | Path::Dotprod | Path::I8mm | Path::Bf16 => false,
         }
         #[cfg(target_arch = "aarch64")]
         match self {
             Path::Plain | Path::Neon => true,
             Path::Dotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
             Path::I8mm => Path::Dotprod.is_available() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            Path::Bf16 => Path::I8mm.is_available() && std::arch::is_aarch64_feature_detected!("bf16"),
             Path::Avx2 | Path::Avx512 => false,
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -230,7 +236,7 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
         Path::Avx2 if direct => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Path::Neon | Path::Dotprod | Path::I8mm if !dtype.is_block() => unsafe { neon::matvec(dtype, w, row_bytes, x, y) },
+        Path::Neon | Path::Dotprod | Path::I8mm | Path::Bf16 if !dtype.is_block() => unsafe { neon::matvec(dtype, w, row_bytes, x, y) },
         _ => {
             let rows = y.len();
             matvec_multi(path, dtype, w, row_bytes, x, y, [1, rows]);
@@ -286,6 +292,27 @@ pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f
                 }
             }
         }
+    }
+}
+
+/// [`matvec_multi`] with weights of bf16 and activations that bf16 holds too. Where the path multiplies pairs of bf16, sums are rounded as its
+/// instruction does, and subnormal numbers count as zero; elsewhere they are those of the other functions.
+///
+/// # Panics
+/// See [`matvec`].
+pub fn matvec_bf16(path: Path, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
+    #[cfg(target_arch = "aarch64")]
+    if path == Path::Bf16 && m > 0 {
+        let k = x.len() / m;
+        let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
+        assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
+        check_rows(path, DType::BF16, w, row_bytes, rows, k);
+        // SAFETY: the lengths and the processor's features were checked just above.
+        return unsafe { bf16::products(w, row_bytes, x, y, [m, ldy]) };
+    }
+    match m {
+        1 => matvec(path, DType::BF16, w, row_bytes, x, y),
+        _ => matvec_multi(path, DType::BF16, w, row_bytes, x, y, [m, ldy]),
     }
 }
 

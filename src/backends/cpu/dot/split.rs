@@ -262,7 +262,7 @@ pub(super) unsafe fn block_products(
         static SPLIT: RefCell<Vec<Split>> = const { RefCell::new(Vec::new()) };
     }
     let Some(format) = dtype.format().and_then(|f| f.linear()) else { return false };
-    let (k, rows, lanes) = (x.len() / m, y.len() - (m - 1) * ldy, if path == Path::I8mm && m > 1 { 2 } else { 1 });
+    let (k, rows, lanes) = (x.len() / m, y.len() - (m - 1) * ldy, if matches!(path, Path::I8mm | Path::Bf16) && m > 1 { 2 } else { 1 });
     SPLIT.with_borrow_mut(|splits| {
         splits.resize_with(splits.len().max(m.div_ceil(lanes)), Split::default);
         for i in 0..m {

@@ -4,6 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::avx2::sum;
+use super::unpack::{bytes_as_floats, load_32};
 use super::{Rows, prefetch};
 use crate::quant::{Coded, Table};
 use core::arch::x86_64::*;
@@ -62,7 +63,7 @@ unsafe fn floats(values: __m128i, p: *const u8) -> [__m256; 4] {
     let bytes = unsafe { _mm_loadu_si128(p.cast()) };
     let nibbles = |v: __m128i| _mm_shuffle_epi8(values, _mm_and_si128(v, _mm_set1_epi8(15)));
     let (low, high) = (nibbles(bytes), nibbles(_mm_srli_epi16::<4>(bytes)));
-    [low, _mm_unpackhi_epi64(low, low), high, _mm_unpackhi_epi64(high, high)].map(|q| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)))
+    bytes_as_floats(low, high)
 }
 
 /// R rows.
@@ -82,7 +83,7 @@ unsafe fn table_rows<const R: usize>(format: &Coded, table: Table, rows: Rows, y
                 prefetch::<R>(block.as_ptr(), rows.row_bytes, format.bytes);
             }
             for g in 0..format.len / 32 {
-                let x: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(rows.x.add(b * format.len + 32 * g + 8 * i)));
+                let x = load_32(rows.x.add(b * format.len + 32 * g));
                 for r in 0..R {
                     let q = floats(values, blocks[r].as_ptr().add(table.at + 16 * g));
                     let first = _mm256_fmadd_ps(q[1], x[1], _mm256_mul_ps(q[0], x[0]));

@@ -64,10 +64,16 @@ fn element_of(dtype: DType, w: &[u8], row_bytes: usize, r: usize, i: usize) -> f
     element(dtype, &w[r * row_bytes + i / dtype.block() * dtype.block_bytes()..], i % dtype.block())
 }
 
+/// All of `rows` rows of `k` elements.
+fn elements(dtype: DType, w: &[u8], row_bytes: usize, rows: usize, k: usize) -> Vec<f64> {
+    (0..rows).flat_map(|r| (0..k).map(move |i| element_of(dtype, w, row_bytes, r, i))).collect()
+}
+
 /// Compares `rows` rows of `k` weights with `m` rows of activations on one path: all three functions.
 fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
     let mut random = Random((rows * 31 + k * 7 + m) as u64 + dtype as u64 * 1000);
     let (w, row_bytes) = weights(dtype, rows, k, (rows + k) % 3 * 2, &mut random);
+    let exact = elements(dtype, &w, row_bytes, rows, k);
     let x: Vec<f32> = (0..m * k).map(|_| random.float()).collect();
     let what = format!("{dtype} {rows}x{k} m={m} {}", path.name());
     let ldy = rows + 1;
@@ -77,8 +83,8 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
         let mut alone = vec![f32::NAN; rows];
         matvec(path, dtype, &w, row_bytes, x, &mut alone);
         for r in 0..rows {
-            let products: Vec<f64> = x.iter().enumerate().map(|(j, &x)| element_of(dtype, &w, row_bytes, r, j) * x as f64).collect();
-            let (want, size) = (products.iter().sum::<f64>(), products.iter().map(|p| p.abs()).sum::<f64>());
+            let products = || x.iter().zip(&exact[r * k..]).map(|(&x, w)| w * x as f64);
+            let (want, size) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
             for got in [alone[r], together[i * ldy + r]] {
                 assert!((got as f64 - want).abs() <= 1e-6 * size + 1e-30, "{what}: row {r} of x {i}: {got} instead of {want}, size {size}");
             }
@@ -88,7 +94,7 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
         let mut decoded = vec![f32::NAN; k];
         dequantize(path, dtype, &w[r * row_bytes..][..row_bytes], &mut decoded);
         for (i, got) in decoded.into_iter().enumerate() {
-            let want = element_of(dtype, &w, row_bytes, r, i);
+            let want = exact[r * k + i];
             assert!((got as f64 - want).abs() <= 1.2e-7 * want.abs(), "{what}: weight {i} of row {r}: {got} instead of {want}");
         }
     }
@@ -126,6 +132,7 @@ fn activations_far_apart_or_not_finite() {
             let k = dtype.block().max(32) * 3;
             let mut random = Random(dtype as u64 + 77);
             let (w, row_bytes) = weights(dtype, ROWS, k, 0, &mut random);
+            let exact = elements(dtype, &w, row_bytes, ROWS, k);
             let plain: Vec<f32> = (0..k).map(|_| random.float()).collect();
             let with = |at: usize, value: f32| {
                 let mut x = plain.clone();
@@ -143,7 +150,7 @@ fn activations_far_apart_or_not_finite() {
                 scaled(1e20),
             ];
             for (case, x) in cases.iter().enumerate() {
-                compare(path, dtype, &w, row_bytes, &[&x[..], x].concat(), &format!("{dtype} {} case {case}", path.name()));
+                compare(path, dtype, (&w, row_bytes), &exact, &[&x[..], x].concat(), &format!("{dtype} {} case {case}", path.name()));
             }
             for (case, at, value) in [(0, 0, f32::NAN), (1, k - 1, f32::INFINITY), (2, k / 2, f32::NEG_INFINITY)] {
                 let x = with(at, value);
@@ -152,14 +159,14 @@ fn activations_far_apart_or_not_finite() {
                 let mut two = [0.0; 2 * ROWS];
                 matvec_multi(path, dtype, &w, row_bytes, &[&plain[..], &x].concat(), &mut two, [2, ROWS]);
                 for (r, (y, two)) in y.into_iter().zip(&two[ROWS..]).enumerate() {
-                    let weight = element_of(dtype, &w, row_bytes, r, at) as f32;
+                    let weight = exact[r * k + at] as f32;
                     // The product with a weight that rounds to zero is NaN; formats compute the weight first or the sum of a group.
                     let finite = y.is_finite() || two.is_finite();
                     assert!(!finite, "{dtype} {} row {r} case {case}: {y} {two}, weight {weight}", path.name());
                 }
                 // The other row, which may be multiplied as floats now, stays what it is.
                 for (r, got) in two[..ROWS].iter().enumerate() {
-                    let products = || plain.iter().enumerate().map(|(j, &x)| element_of(dtype, &w, row_bytes, r, j) * x as f64);
+                    let products = || plain.iter().zip(&exact[r * k..]).map(|(&x, w)| w * x as f64);
                     let (want, size) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
                     assert!((*got as f64 - want).abs() <= 1e-6 * size, "{dtype} {} row {r}: {got} instead of {want}", path.name());
                 }
@@ -168,25 +175,54 @@ fn activations_far_apart_or_not_finite() {
     }
 }
 
-/// Compares both products of two rows of activations with sums in f64. The error is that of f32 sums, or of activations rounded to 24 bits of the
-/// largest in a block.
-fn compare(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], what: &str) {
+/// Both operands bf16, in sizes with whole blocks of rows and numbers and without, on every path. `bfdot` keeps four sums of a row: each has
+/// an addition of two products and one to the sum for eight numbers, which round to odd, with an error below 2^-23 of the result.
+#[test]
+fn rows_of_bf16_times_rows_of_bf16() {
+    let mut random = Random(99);
+    for (path, k) in Path::available().into_iter().flat_map(|p| [0, 1, 7, 8, 9, 33, 1100].map(|k| (p, k))) {
+        for (rows, m) in [(0, 1), (1, 1), (7, 3), (8, 4), (9, 5), (19, 8)] {
+            for whole in [false, true] {
+                // Small integers, whose sums are exact on every path, or fractions.
+                let mut number = || if whole { (16.0 * random.float()).trunc() } else { bf16::from_f32(random.float()).to_f32() };
+                let row_bytes = 2 * k + 2 * (rows % 3);
+                let w: Vec<f32> = (0..rows * row_bytes / 2).map(|_| number()).collect();
+                let bytes: Vec<u8> = w.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
+                let x: Vec<f32> = (0..m * k).map(|_| number()).collect();
+                let ldy = rows + 2;
+                let mut y = vec![f32::NAN; (m - 1) * ldy + rows];
+                matvec_bf16(path, &bytes, row_bytes, &x, &mut y, [m, ldy]);
+                for (i, r) in (0..m).flat_map(|i| (0..rows).map(move |r| (i, r))) {
+                    let products = || (0..k).map(|j| w[r * row_bytes / 2 + j] as f64 * x[i * k + j] as f64);
+                    let (want, size) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
+                    let bound = match (whole, path) {
+                        (true, _) => 0.0,
+                        (_, Path::Bf16) => (k.div_ceil(8) + 3) as f64 * 2f64.powi(-23) * size,
+                        _ => 1e-6 * size,
+                    };
+                    let got = y[i * ldy + r] as f64;
+                    assert!((got - want).abs() <= bound, "{} {rows}x{k} m={m}: row {r} of x {i}: {got} instead of {want}", path.name());
+                }
+            }
+        }
+    }
+}
+
+/// Compares both products of two rows of activations with sums in f64 of the rows' exact elements. The error is that of f32 sums, or of
+/// activations rounded to 24 bits of the largest in a block.
+fn compare(path: Path, dtype: DType, (w, row_bytes): (&[u8], usize), exact: &[f64], x: &[f32], what: &str) {
     let (k, rows) = (x.len() / 2, w.len() / row_bytes);
     let mut together = vec![f32::NAN; 2 * rows];
     matvec_multi(path, dtype, w, row_bytes, x, &mut together, [2, rows]);
     for (i, x) in x.chunks_exact(k).enumerate() {
         let mut alone = vec![f32::NAN; rows];
         matvec(path, dtype, w, row_bytes, x, &mut alone);
+        let largest: Vec<f64> = x.chunks(dtype.block()).map(|block| block.iter().fold(0f32, |m, x| m.max(x.abs())) as f64).collect();
         for r in 0..rows {
-            let weight = |j: usize| element_of(dtype, w, row_bytes, r, j);
-            let want: f64 = x.iter().enumerate().map(|(j, &x)| weight(j) * x as f64).sum();
-            let size: f64 = x.iter().enumerate().map(|(j, &x)| (weight(j) * x as f64).abs()).sum();
-            let rounded: f64 = (0..k)
-                .map(|j| {
-                    let block = &x[j / dtype.block() * dtype.block()..][..dtype.block()];
-                    weight(j).abs() * block.iter().fold(0f32, |m, x| m.max(x.abs())) as f64 * 2f64.powi(-23)
-                })
-                .sum();
+            let products = || x.iter().zip(&exact[r * k..]).map(|(&x, w)| w * x as f64);
+            let (want, size) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
+            let blocks = exact[r * k..][..k].chunks(dtype.block()).zip(&largest);
+            let rounded: f64 = blocks.map(|(w, largest)| w.iter().map(|w| w.abs()).sum::<f64>() * largest * 2f64.powi(-23)).sum();
             for got in [alone[r], together[i * rows + r]] {
                 let error = (got as f64 - want).abs();
                 assert!(error <= 1e-6 * size + rounded + 1e-38, "{what}: row {r} of x {i}: {got} instead of {want}, {error:e}");
@@ -202,14 +238,14 @@ fn a_processor_has_the_paths_of_its_instructions() {
     let want: &[&str] = match std::env::var("TL_TEST_EMULATED").as_deref() {
         Ok("cortex-a72") => &["plain", "neon"],
         Ok("cortex-a76") => &["plain", "neon", "dotprod"],
-        Ok("max") => &["plain", "neon", "dotprod", "i8mm"],
+        Ok("max") => &["plain", "neon", "dotprod", "i8mm", "bf16"],
         _ => &names,
     };
     assert_eq!(names, want);
     for path in Path::ALL {
         assert_eq!(path.is_available(), Path::parse(path.name()).is_ok(), "{}", path.name());
     }
-    let arm = [Path::Neon, Path::Dotprod, Path::I8mm];
+    let arm = [Path::Neon, Path::Dotprod, Path::I8mm, Path::Bf16];
     assert_eq!(
         arm.contains(&Path::get().unwrap()),
         cfg!(target_arch = "aarch64") && std::env::var_os("TL_CPU").is_none_or(|v| v != "plain")

@@ -38,6 +38,26 @@ unsafe fn half(p: *const u8, at: usize) -> f32 {
     f16_to_f32(unsafe { p.add(at).cast::<u16>().read_unaligned() })
 }
 
+/// 32 signed bytes as floats. Written out, as [`load_32`] is: the methods of arrays are compiled without these features, so that what they are given may
+/// stay a call with its vectors in memory.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn bytes_as_floats(low: __m128i, high: __m128i) -> [__m256; 4] {
+    let float = |bytes: __m128i| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    [float(low), float(_mm_unpackhi_epi64(low, low)), float(high), float(_mm_unpackhi_epi64(high, high))]
+}
+
+/// 32 floats.
+///
+/// # Safety
+/// They lie at `x`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn load_32(x: *const f32) -> [__m256; 4] {
+    // SAFETY: as promised to this function.
+    unsafe { [_mm256_loadu_ps(x), _mm256_loadu_ps(x.add(8)), _mm256_loadu_ps(x.add(16)), _mm256_loadu_ps(x.add(24))] }
+}
+
 /// The same bits, kept in a general register: the compiler would load half of them straight into part of a vector register, and
 /// so wait for what that register held before.
 #[inline(always)]

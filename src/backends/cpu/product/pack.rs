@@ -1,11 +1,11 @@
 //! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
 
 use super::tile::{GAP, InPlace, MAX_K_STEPS, Stored};
+use crate::backends::cpu::operand::stored;
 use crate::backends::cpu::span::to_bf16;
 use crate::backends::cpu::{dot, path, transpose};
 use crate::dtype::DType;
-use crate::plan::{Buf, Load, Task, Value};
-use crate::scalar::Prim;
+use crate::plan::{Task, Value};
 use core::arch::x86_64::*;
 
 /// Rows that are packed together before they are transposed.
@@ -26,14 +26,6 @@ pub(super) struct Side<'a> {
 
 /// Numbers that are computed together, to be packed as bf16.
 const ROUNDED_TOGETHER: usize = 1024;
-
-/// Whether what a load computes is f32 that was rounded to bf16 last.
-fn is_rounded(load: &Load) -> bool {
-    let [.., rounded, widened] = &load.program.insts[..] else { return false };
-    let casts = rounded.op == Prim::Cast && widened.op == Prim::Cast;
-    let widens = widened.args[0] as usize + 2 == load.program.insts.len();
-    casts && widens && rounded.dtype == DType::BF16 && widened.dtype == DType::F32
-}
 
 /// The form of packed panels.
 #[derive(Clone, Copy)]
@@ -67,8 +59,8 @@ impl<'a> Side<'a> {
     pub(super) fn of(task: &'a dyn Task, load: usize) -> Side<'a> {
         let operand = &task.step().loads[load];
         let plain = || {
-            let stored = |d: DType| matches!(d, DType::F32 | DType::F16 | DType::BF16) || d.is_block();
-            let source = operand.plain().filter(|s| s.buf != Buf::Iota && stored(s.dtype))?;
+            let known = |d: DType| matches!(d, DType::F32 | DType::F16 | DType::BF16) || d.is_block();
+            let source = stored(operand).filter(|s| known(s.dtype))?;
             let st = source.layout.reshape(operand.shape)?.strides;
             let (raw, size) = (task.raw_load(load), source.dtype.block_bytes());
             let one = |n: usize, stride: isize| if operand.shape[n] == 1 { 1 } else { stride };
@@ -83,7 +75,7 @@ impl<'a> Side<'a> {
             Some(Plain { dtype: source.dtype, ptr, batch: st[0], row: one(1, st[1]), col: one(2, st[2]) })
         };
         let plain = plain();
-        let rounded = plain.is_none() && is_rounded(operand);
+        let rounded = plain.is_none() && operand.program.rounds_to_bf16();
         Side { task, load, rows: operand.shape[1], k: operand.shape[2], plain, rounded }
     }
 

@@ -152,7 +152,7 @@ fn attention_matches_f64() {
                 let k = operand(dtype, &[b, hkv, s, d], layout, &mut noise, -1.0, 1.0);
                 let v = operand(dtype, &[b, hkv, s, dv], layout, &mut noise, -1.0, 1.0);
                 let m = operand(dtype, &[b, h, t, s], "rows repeated", &mut noise, -3.0, 1.0);
-                let kernel_of = AttentionKernel { causal, scale: 0.7, window, mask, sums: false, dropout: 0.0, paged: false };
+                let kernel_of = AttentionKernel { causal, scale: 0.7, window, mask, sums: false, dropout: 0.0, softcap: 0.0, paged: false };
                 let mut inputs = vec![&q, &k, &v];
                 inputs.extend(mask.then_some(&m));
                 let got = kernel(kernel_of, &inputs, inputs.len(), plain_store(&[b, h, t, dv], dtype), &[valid as f64]);
