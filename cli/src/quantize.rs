@@ -11,17 +11,18 @@ use std::path::PathBuf;
 use tensorlogic::io::TensorInfo;
 use tensorlogic::io::human_bytes;
 use tensorlogic::models::convert;
+use tensorlogic::quant::{MIXES, WeightTypes};
 use tensorlogic::{DType, Device, TensorResult, text};
 
 /// Convert a model to a GGUF file with another weight type
 #[derive(Args)]
 #[command(
     after_help = "Norms and biases stay f32. The output matrix keeps 6 bits or more. Rows that are not a multiple of the type's block size get a type of about its
-size that fits them, or f16. A GGUF file's weights are unpacked and packed again: start from the most precise file available.
+size that fits them, or f16. q4_K_M and q5_K_M are llama.cpp's mixes: half of the value and down matrices have 6 bits. A GGUF file's weights are unpacked and packed again: start from the most precise file available.
 
 Examples:
   tl quantize folder model.gguf --type q5_0
-  tl quantize model-f16.gguf model-q4.gguf --type q4_K"
+  tl quantize model-f16.gguf model-q4.gguf --type q4_K_M"
 )]
 pub struct QuantizeArgs {
     /// GGUF file, folder in Hub layout of an architecture that GGUF can say (docs/models.md), or a name as for `tl generate`
@@ -41,7 +42,7 @@ pub struct QuantizeArgs {
 
 /// The names of the types of weights.
 fn types() -> String {
-    written().map(DType::name).collect::<Vec<_>>().join(", ")
+    written().map(DType::name).chain(MIXES.iter().map(|m| m.name)).collect::<Vec<_>>().join(", ")
 }
 
 /// Those that GGUF has and an encoder exists for.
@@ -51,8 +52,9 @@ fn written() -> impl Iterator<Item = DType> {
 
 /// Runs the subcommand.
 pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
-    let dtype = written().find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
-    let dtype = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {}", args.dtype, types())))?;
+    let wanted = args.dtype.parse::<WeightTypes>().ok().filter(|w| matches!(w, WeightTypes::Mix(_)) || written().any(|d| d == w.base()));
+    let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {}", args.dtype, types())))?;
+    let dtype = wanted.base();
     let mut options = PullOptions::from_env()?;
     (options.quiet, options.yes) = (global.quiet, args.yes);
     let path = fetch::resolve(&args.model, &options)?;
@@ -64,7 +66,7 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
     }
     let weights = model::open(&path, &Device::cpu())?;
     let folder = if path.is_dir() { path.clone() } else { path.parent().map(PathBuf::from).unwrap_or_default() };
-    convert::write_gguf(&weights, dtype, |w, vocab| text::gguf::write(&folder, vocab, w), &args.out)?;
+    convert::write_gguf(&weights, wanted, |w, vocab| text::gguf::write(&folder, vocab, w), &args.out)?;
     let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
     let written = tensorlogic::io::Gguf::open(&args.out)?;
     let numbers: usize = written.tensors().iter().map(|t| t.count()).sum();
@@ -76,14 +78,15 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
             let (count, block) = (others.len(), dtype.block());
             let others = others.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
             output::note(&format!(
-                "{count} matrices have rows that are not a multiple of {block}, as {dtype} requires: stored as {others}"
+                "{count} matrices have rows that are not a multiple of {block}, as {wanted} requires: stored as {others}"
             ));
         }
         output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", human_bytes(bytes)));
     }
     match global.json {
         true => {
-            let value = json!({ "file": args.out, "type": dtype.name(), "bytes": bytes, "weights": numbers, "bits_per_weight": bits });
+            let value =
+                json!({ "file": args.out, "type": wanted.to_string(), "bytes": bytes, "weights": numbers, "bits_per_weight": bits });
             output::result(&value.to_string())
         }
         false => output::result(&args.out.display().to_string()),

@@ -1,20 +1,30 @@
 //! A model as a GGUF file with weights of another type.
 
-use crate::device::Device;
+mod folder;
+mod keys;
+mod layouts;
+mod same;
+
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::GgufWriter;
-use crate::models::decoder::Decoder;
-use crate::models::rope_settings::{FACTORS, unscaled};
-use crate::models::settings::Settings;
-use crate::models::weights::Tensors;
-use crate::models::{Weights, architectures};
-use crate::quant::{self, BlockFormat};
+use crate::models::Weights;
+use crate::quant::{self, BlockFormat, WeightTypes};
 use crate::tensor::Tensor;
 use std::path::Path;
 
-/// llama.cpp's number of a file whose matrices are of `dtype`; `None` if it is not one of [`DType::WEIGHTS`].
-pub const fn file_type(dtype: DType) -> Option<u32> {
+/// llama.cpp's number of a file whose matrices are of these types; `None` if GGUF has none.
+///
+/// ```
+/// use tensorlogic::{DType, models::convert::file_type};
+/// assert_eq!((file_type(DType::F16), file_type("q4_K_M".parse::<tensorlogic::quant::WeightTypes>()?)), (Some(1), Some(15)));
+/// # Ok::<(), String>(())
+/// ```
+pub fn file_type(types: impl Into<WeightTypes>) -> Option<u32> {
+    let dtype = match types.into() {
+        WeightTypes::Mix(mix) => return Some(mix.file_type),
+        WeightTypes::One(dtype) => dtype,
+    };
     match dtype {
         DType::F32 => Some(0),
         DType::F16 => Some(1),
@@ -26,7 +36,7 @@ pub const fn file_type(dtype: DType) -> Option<u32> {
     }
 }
 
-/// Writes the model of `weights` (on the CPU) as a GGUF file whose matrices are of `dtype`. Vectors stay f32 and the table of positions f16; the
+/// Writes the model of `weights` (on the CPU) as a GGUF file whose matrices are of these types. Vectors stay f32 and the table of positions f16; the
 /// output matrix, or the embedding that serves as one, keeps 6 bits or more; rows that are not whole blocks get a type of the same size that
 /// fits them. `text` adds the tokenizer's keys for a model from a folder; it is told the size of the vocabulary.
 ///
@@ -47,12 +57,13 @@ pub const fn file_type(dtype: DType) -> Option<u32> {
 /// ```
 pub fn write_gguf(
     weights: &Weights,
-    dtype: DType,
+    types: impl Into<WeightTypes>,
     text: impl FnOnce(&mut GgufWriter, usize) -> TensorResult<()>,
     out: &Path,
 ) -> TensorResult<()> {
-    let Some(file_type) = file_type(dtype) else {
-        return Err(TensorError::Unsupported(format!("a GGUF file of {dtype}")));
+    let types = types.into();
+    let Some(file_type) = file_type(types) else {
+        return Err(TensorError::Unsupported(format!("a GGUF file of {types}")));
     };
     let mut w = GgufWriter::new();
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
@@ -66,22 +77,25 @@ pub fn write_gguf(
             }
         }
         None => {
-            tensors = from_folder(weights, &mut w)?;
+            tensors = folder::from_folder(weights, &mut w)?;
             let vocab = tensors.iter().find(|(n, _)| n == "token_embd.weight").map_or(0, |(_, t)| t.dims()[0]);
             text(&mut w, vocab)?;
         }
     }
     w.set("general.file_type", file_type);
-    if dtype.is_block() {
+    if types.base().is_block() {
         w.set("general.quantization_version", 2u32);
     }
     let head = if tensors.iter().any(|(n, _)| n == "output.weight") { "output.weight" } else { "token_embd.weight" };
-    for (name, t) in tensors {
-        let wanted = type_of(&name, &t, dtype, name == head);
+    let names: Vec<&str> = tensors.iter().map(|(n, _)| &**n).collect();
+    let experts = tensors.iter().find(|(n, _)| n.contains(".ffn_down_exps.")).map_or(0, |(_, t)| t.dims()[0]);
+    let dtypes = types.of(&names, experts);
+    for ((name, t), dtype) in tensors.iter().zip(dtypes) {
+        let wanted = type_of(name, t, dtype, name == head);
         if t.dtype() == wanted {
-            w.tensor(&name, wanted, t.dims(), t.to_bytes()?)?;
+            w.tensor(name, wanted, t.dims(), t.to_bytes()?)?;
         } else {
-            w.tensor(&name, wanted, t.dims(), packed(&t, wanted)?)?;
+            w.tensor(name, wanted, t.dims(), packed(t, wanted)?)?;
         }
     }
     w.write(out)
@@ -93,7 +107,7 @@ fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || name.starts_with("rope_f")
-        || name.contains(".ffn_gate_inp")
+        || [".ffn_gate_inp", ".ssm_a", ".ssm_d", ".ssm_conv1d", ".shortconv.conv"].iter().any(|part| name.contains(part))
     {
         return DType::F32;
     }
@@ -121,55 +135,4 @@ fn packed(t: &Tensor, dtype: DType) -> TensorResult<Vec<u8>> {
         running.into_iter().map(|r| r.join().unwrap_or_else(|_| lost())).collect()
     });
     Ok(parts.into_iter().collect::<TensorResult<Vec<_>>>()?.concat())
-}
-
-/// Settings and tensors of a folder, in GGUF's names and layouts.
-fn from_folder(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
-    let name = weights.architecture()?;
-    let Some((known, to_gguf)) = architectures::find(name).and_then(|a| Some((a, a.to_gguf?))) else {
-        let all = architectures::ARCHITECTURES.iter().filter(|a| a.to_gguf.is_some());
-        let names: Vec<&str> = all.map(|a| a.names[0]).collect();
-        let message = format!("a folder of architecture `{name}` as GGUF; supported are {}", names.join(" and "));
-        return Err(TensorError::Unsupported(message));
-    };
-    let s = Settings::new(weights)?;
-    let d = known.described(&s)?;
-    w.set("general.architecture", known.names[0]);
-    to_gguf(&s, &d, w)?;
-    let (names, unused, left_out) = (d.names.clone(), d.unused, d.left_out.clone());
-    let (rope, size, architecture) = (d.ropes.first().cloned(), d.head_dim, d.architecture);
-    let read = Tensors::new(weights, &s, &names, DType::F32);
-    Decoder::read(d, &read, DType::F32)?;
-    s.finish()?;
-    read.finish(unused, &left_out)?;
-    let mut tensors = read.into_read();
-    let Some(rope) = rope else { return Ok(tensors) };
-    if rope.reordered {
-        let rotated = |n: &str| n.contains(".attn_q.") || n.contains(".attn_k.");
-        for (_, t) in tensors.iter_mut().filter(|(n, _)| rotated(n)) {
-            // Rotated pairs become neighbours.
-            let shape: Vec<isize> = t.dims().iter().map(|&n| n as isize).collect();
-            let halves = t.reshape(&[shape[0] / size as isize, 2, size as isize / 2, shape[1..].iter().product()])?;
-            *t = halves.transpose(1, 2)?.contiguous()?.reshape(&shape)?;
-        }
-    }
-    // A scaling of positions for long contexts that no key says is written as divisors, one per pair.
-    let plain = unscaled(rope.base, 2 * rope.freqs.len());
-    let factors = |freqs: &[f64]| plain.iter().zip(freqs).map(|(plain, f)| (plain / f) as f32).collect::<Vec<f32>>();
-    let mut push = |name: &str, factors: Vec<f32>| -> TensorResult<()> {
-        let n = factors.len();
-        tensors.push((name.into(), Tensor::from_vec(factors, &[n], &Device::cpu())?));
-        Ok(())
-    };
-    match &rope.long {
-        Some(long) => FACTORS.into_iter().zip([&rope.freqs, &long.freqs]).try_for_each(|(name, freqs)| push(name, factors(freqs)))?,
-        None if w.has(&format!("{architecture}.rope.scaling.type")) => {}
-        None => {
-            let factors = factors(&rope.freqs);
-            if factors.iter().any(|f| (f - 1.0).abs() > 1e-6) {
-                push("rope_freqs.weight", factors)?;
-            }
-        }
-    }
-    Ok(tensors)
 }

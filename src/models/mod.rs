@@ -245,20 +245,20 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
 pub struct Supported {
     /// Its names: `model_type` of folders, `general.architecture` of GGUF files.
     pub names: &'static [&'static str],
-    /// Whether GGUF files of it are read.
-    pub from_gguf: bool,
-    /// Whether a folder becomes a GGUF file ([`convert::write_gguf`]).
-    pub to_gguf: bool,
+    /// `general.architecture` of the GGUF file that a folder becomes ([`convert::write_gguf`]); such files are read. None where only folders are.
+    pub gguf: Option<&'static str>,
 }
 
 /// The architectures of decoders.
 ///
 /// ```
 /// let qwen3 = tensorlogic::models::supported().find(|a| a.names.contains(&"qwen3")).unwrap();
-/// assert!(qwen3.from_gguf && qwen3.to_gguf);
+/// assert_eq!(qwen3.gguf, Some("qwen3"));
+/// let mistral = tensorlogic::models::supported().find(|a| a.names.contains(&"mistral")).unwrap();
+/// assert_eq!(mistral.gguf, Some("llama"));
 /// ```
 pub fn supported() -> impl Iterator<Item = Supported> {
-    architectures::ARCHITECTURES.iter().map(|a| Supported { names: a.names, from_gguf: a.gguf, to_gguf: a.to_gguf.is_some() })
+    architectures::ARCHITECTURES.iter().map(|a| Supported { names: a.names, gguf: a.gguf.map(|form| form.name) })
 }
 
 /// What the model of these settings consists of.

@@ -21,6 +21,8 @@ pub(crate) struct RopeTable {
     pub reordered: bool,
     /// θ, for files that say it.
     pub base: f64,
+    /// The scaling that the frequencies went through, for files that say it.
+    pub yarn: Option<Yarn>,
     /// Other frequencies for longer texts.
     pub long: Option<LongRope>,
     pub growth: Option<Growth>,
@@ -32,6 +34,23 @@ pub(crate) struct Growth {
     pub beta: f64,
     pub original: f64,
     pub shift: f64,
+}
+
+/// YaRN (Peng et al., 2023).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Yarn {
+    pub factor: f64,
+    /// The length that the model was first trained with.
+    pub original: f64,
+    /// How often pairs turn in it that stay as they are, and that are slowed down by all of the factor.
+    pub beta: (f64, f64),
+}
+
+impl Yarn {
+    /// What rotated elements are multiplied with, if nothing else is said.
+    pub fn usual(&self) -> f64 {
+        1.0 + 0.1 * self.factor.max(1.0).ln()
+    }
 }
 
 /// The frequencies of texts with more than `from` tokens (LongRoPE, Ding et al., 2024).
@@ -113,13 +132,13 @@ impl RopeTable {
     pub fn unscaled(s: &Settings<'_>, defaults: RopeDefaults<'_>, base: f64, size: usize) -> RopeTable {
         let pairs = if defaults.reordered && !s.is_hub() { RopePairs::Adjacent } else { defaults.pairs };
         let freqs = unscaled(base, size);
-        RopeTable { freqs, factor: 1.0, pairs, reordered: defaults.reordered, base, long: None, growth: None }
+        RopeTable { freqs, factor: 1.0, pairs, reordered: defaults.reordered, base, yarn: None, long: None, growth: None }
     }
 
     /// What multiplies elements and rotates none.
     pub fn growing(growth: Growth) -> RopeTable {
         let (freqs, pairs) = (vec![0.0], RopePairs::Halves);
-        RopeTable { freqs, factor: 1.0, pairs, reordered: false, base: 1.0, long: None, growth: Some(growth) }
+        RopeTable { freqs, factor: 1.0, pairs, reordered: false, base: 1.0, yarn: None, long: None, growth: Some(growth) }
     }
 
     /// What an object of `config.json` with `rope_type` and its parameters says, and θ beside it.
@@ -217,13 +236,15 @@ impl RopeTable {
         let grown = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
         let from_scales = if m != 0.0 && m_all != 0.0 { grown(m) / grown(m_all) } else { grown(1.0) };
         self.factor = given.unwrap_or(from_scales);
-        self.interpolate(factor, original, (fast, slow), whole);
+        self.interpolate(Yarn { factor, original, beta: (fast, slow) }, whole);
         Ok(())
     }
 
-    /// Divides the frequencies of pairs that turn less than `slow` times in `original` positions by `factor`, leaves those that turn more than
-    /// `fast` times, and goes over from one to the other between them.
-    fn interpolate(&mut self, factor: f64, original: f64, (fast, slow): (f64, f64), whole: bool) {
+    /// Divides the frequencies of pairs that turn less than the second number of `beta` in `original` positions by `factor`, leaves those that turn
+    /// more often than the first, and goes over from one to the other between them.
+    fn interpolate(&mut self, yarn: Yarn, whole: bool) {
+        let Yarn { factor, original, beta: (fast, slow) } = yarn;
+        self.yarn = Some(yarn);
         let size = (2 * self.freqs.len()) as f64;
         let pair = |turns: f64| size * (original / (turns * 2.0 * PI)).ln() / (2.0 * self.base.ln());
         let (low, high) = if whole { (pair(fast).floor(), pair(slow).ceil()) } else { (pair(fast), pair(slow)) };
@@ -341,8 +362,17 @@ impl RopeTable {
         let attention = s.positive("rope.scaling.attn_factor", NONE)?.unwrap_or(1.0);
         let fast = s.positive("rope.scaling.yarn_beta_fast", NONE)?.unwrap_or(32.0);
         let slow = s.positive("rope.scaling.yarn_beta_slow", NONE)?.unwrap_or(1.0);
-        self.factor = attention * (1.0 + 0.1 * factor.ln());
-        self.interpolate(factor, original, (fast, slow), true);
+        let yarn = Yarn { factor, original, beta: (fast, slow) };
+        // llama.cpp works this one out itself, whatever it is.
+        let said = s.number("rope.scaling.yarn_attn_factor", NONE)?;
+        if said.is_some_and(|said| (said / yarn.usual() - 1.0).abs() > 1e-3) {
+            return Err(s.refuse("rope.scaling.yarn_attn_factor", NONE, &format!("llama.cpp takes {}", yarn.usual())));
+        }
+        s.only_number("rope.scaling.yarn_ext_factor", NONE, 1.0, "only 1 is implemented")?;
+        // The latter is the share of the scores' scale.
+        let shared = s.number("rope.scaling.yarn_log_multiplier", NONE)?.unwrap_or(0.0);
+        self.factor = attention * yarn.usual() / (1.0 + 0.1 * shared * factor.max(1.0).ln());
+        self.interpolate(yarn, true);
         Ok(())
     }
 }

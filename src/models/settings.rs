@@ -278,7 +278,7 @@ impl<'a> Settings<'a> {
     /// A list of numbers of GGUF's metadata, one for each layer; `None` where there is none or a single number.
     ///
     /// # Errors
-    /// When an item is no number.
+    /// When an item is not a number.
     pub(crate) fn by_layer(&self, gguf: &str) -> TensorResult<Option<Vec<f64>>> {
         match self.raw(gguf, NONE)? {
             Some(Raw::Gguf(v)) if v.kind() == ValueType::Array => {
@@ -286,6 +286,41 @@ impl<'a> Settings<'a> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// As [`Settings::by_layer`], by a key that does not begin with the architecture's name.
+    ///
+    /// # Errors
+    /// When an item is not a number.
+    pub(crate) fn by_whole_key(&self, key: &str) -> TensorResult<Option<Vec<f64>>> {
+        let Some(v) = self.weights.gguf().and_then(|g| g.get(key)).filter(|v| v.kind() == ValueType::Array) else { return Ok(None) };
+        self.asked.borrow_mut().insert(key.to_string());
+        v.array()?.values().map(Value::f64).collect::<TensorResult<_>>().map(Some)
+    }
+
+    /// A list of switches of GGUF's metadata, one for each layer; `None` where there is none or something else.
+    ///
+    /// # Errors
+    /// When an item is not a boolean.
+    pub(crate) fn flags_by_layer(&self, gguf: &str) -> TensorResult<Option<Vec<bool>>> {
+        match self.raw(gguf, NONE)? {
+            Some(Raw::Gguf(v)) if v.kind() == ValueType::Array => {
+                v.array()?.values().map(Value::bool).collect::<TensorResult<_>>().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A size that `config.json` may say and that nobody has asked for by this.
+    pub(crate) fn size_said(&self, hub: &str) -> Option<usize> {
+        self.value_at(hub)?.as_u64().map(|n| n as usize)
+    }
+
+    /// Whether this key of GGUF's metadata was asked for, or may be there all the same.
+    pub(crate) fn takes(&self, key: &str) -> bool {
+        let own = key.strip_prefix(self.architecture).and_then(|k| k.strip_prefix('.'));
+        let without_effect = |k: &str| WITHOUT_EFFECT_GGUF.iter().any(|(_, keys)| keys.contains(&k));
+        self.asked.borrow().contains(key) || own.is_none_or(without_effect)
     }
 
     /// Whether there is a tensor of this name in the file.
@@ -445,6 +480,11 @@ impl<'a> Settings<'a> {
     /// Whether `config.json` has something at this path that is neither null nor an empty object. Its keys are still to be asked for.
     pub(crate) fn has_object(&self, hub: &str) -> bool {
         self.value_at(hub).is_some_and(|v| !v.is_null() && v.as_object().is_none_or(|o| !o.is_empty()))
+    }
+
+    /// Whether `config.json` has a key at this path whose value is anything but an empty list.
+    pub(crate) fn says(&self, hub: &str) -> bool {
+        self.value_at(hub).is_some_and(|v| v.as_array().is_none_or(|list| !list.is_empty()))
     }
 
     /// Whether `config.json` has null at this path, which is not the same as nothing.

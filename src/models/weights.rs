@@ -425,8 +425,8 @@ impl<'a> Tensors<'a> {
     /// # Errors
     /// As for [`Tensors::tensor`].
     pub fn number(&self, name: &str) -> TensorResult<f32> {
-        let t = self.any(name)?;
-        match t.cast(DType::F32)?.to_vec()?[..] {
+        let t = self.keep(name, self.any(name)?.cast(DType::F32)?);
+        match t.to_vec()?[..] {
             [v] => Ok(v),
             _ => Err(TensorError::format("weights", format!("`{}` has shape {}; want one element", self.stored(name), t.shape()))),
         }

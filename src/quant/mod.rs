@@ -44,6 +44,7 @@ mod affine_groups;
 mod block;
 pub(crate) mod codebooks;
 mod coded;
+mod mix;
 mod pack;
 mod pack_codes;
 mod rows;
@@ -56,6 +57,7 @@ pub use block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values
 pub use codebooks::codebooks;
 pub(crate) use coded::power_of_two;
 pub use coded::{Coded, Factor, Packed, Table};
+pub use mix::{MIXES, Mix, WeightTypes};
 pub use rows::{dequantize, quantize, random_blocks};
 
 /// Declares the files of the formats and the list of them.

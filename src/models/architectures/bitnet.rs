@@ -10,7 +10,9 @@ use crate::models::settings::Settings;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let rope = RopeDefaults { base: 500_000.0, ..RopeDefaults::default() };
-    let usual = Usual { eps: 1e-5, kv_heads: Some(5), activation: ActivationFn::ReluSquared, rope, ..Usual::default() };
+    // llama.cpp has the models before this one, whose gates are SiLU's.
+    let activation = if s.is_hub() { ActivationFn::ReluSquared } else { ActivationFn::Silu };
+    let usual = Usual { eps: 1e-5, kv_heads: Some(5), activation, rope, ..Usual::default() };
     let mut d = common::decoder(s, "bitnet", &usual)?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
     d.attentions(|a| {

@@ -10,7 +10,8 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut usual = Usual { head_dim: Some(128), experts: true, ..cohere::usual() };
-    if !s.is_null("rms_norm_eps") && s.positive(NONE, "rms_norm_eps")?.is_some() {
+    let rms = "attention.layer_norm_rms_epsilon";
+    if !s.is_null("rms_norm_eps") && s.positive(rms, "rms_norm_eps")?.is_some() {
         (usual.norm, usual.eps_key) = (NormKind::Rms, "rms_norm_eps");
         s.ignore("layer_norm_eps");
     }
@@ -26,13 +27,14 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         let rotated = a.window.is_some() || !sparse[layer] && first_pattern == 1;
         (a.rope, layer) = (rotated.then_some(0), layer + 1);
     });
-    let size = d.layers[0].feed.size;
-    let dense = s.size(NONE, "prefix_dense_intermediate_size", 1 << 22)?.unwrap_or(size);
+    let own = d.layers[0].feed.size;
+    let size = if s.is_hub() { own } else { s.need("expert_feed_forward_length", NONE, 1 << 22)? };
+    let dense = s.size(NONE, "prefix_dense_intermediate_size", 1 << 22)?.unwrap_or(own);
     d.each(|l| l.feed.size = dense);
     experts::only_text(s, "expert_selection_fn", &["softmax", "sigmoid"])?;
-    let normalised = s.flag(NONE, "norm_topk_prob")?.unwrap_or(true);
+    let normalised = s.flag("expert_weights_norm", "norm_topk_prob")?.unwrap_or(s.is_hub());
     let router = RouterSpec::new(Scores::AsTheyAre);
-    let router = match s.text(NONE, "expert_selection_fn")? {
+    let router = match s.text(NONE, "expert_selection_fn")?.or(gating(s, normalised)?) {
         Some("sigmoid") => RouterSpec { chosen: Scores::Sigmoid, ..router }.normalised(normalised),
         _ => RouterSpec { chosen: Scores::Softmax, ..router },
     };
@@ -42,4 +44,16 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     experts.shared = experts::shared(s, "num_shared_experts", size, 0)?.map(|shared| SharedSpec { mean, ..shared });
     experts::put(&mut d, &experts, size, |i| sparse[i]);
     Ok(d)
+}
+
+/// What GGUF says of the weights; the softmax over all experts, divided by the sum of the chosen ones, is that over the chosen ones.
+fn gating(s: &Settings<'_>, normalised: bool) -> TensorResult<Option<&'static str>> {
+    s.only_number("expert_weights_scale", NONE, 1.0, "only 1 is implemented for this architecture")?;
+    match s.number("expert_gating_func", NONE)? {
+        _ if s.is_hub() => Ok(None),
+        None | Some(2.0) => Ok(Some("sigmoid")),
+        Some(3.0) => Ok(Some("softmax")),
+        Some(1.0) if normalised => Ok(Some("softmax")),
+        Some(_) => Err(s.refuse("expert_gating_func", NONE, "known are 2, 3, and 1 with weights that add up to 1")),
+    }
 }

@@ -1,7 +1,6 @@
 //! What the architectures have in common: the keys of sizes, norms and rotations, windows, biases.
 
 use crate::error::TensorResult;
-use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormKind, NormSpec, Sizes};
 use crate::models::decoder::names::Names;
@@ -118,6 +117,14 @@ pub(super) fn attention_layers(s: &Settings<'_>) -> TensorResult<Option<(usize, 
     Ok(Some((most as usize, all.iter().map(|n| *n > 0.0).collect())))
 }
 
+/// The layers to which GGUF gives heads of keys, which it has to list.
+pub(super) fn layers_with_attention(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
+    match attention_layers(s)? {
+        Some((_, attention)) if attention.len() == layers => Ok(attention),
+        _ => Err(s.refuse("attention.head_count_kv", NONE, &format!("want a number for each of {layers} layers"))),
+    }
+}
+
 /// Whether there are biases, which only `config.json` says; those of GGUF files are taken where they are.
 pub(super) fn bias(s: &Settings<'_>, key: &str, usual: bool) -> TensorResult<Option<bool>> {
     Ok(if s.is_hub() { Some(s.flag(NONE, key)?.unwrap_or(usual)) } else { None })
@@ -153,12 +160,25 @@ pub(super) fn windows(
     missing: Option<usize>,
     usual: impl Fn(usize) -> bool,
 ) -> TensorResult<Vec<bool>> {
-    let types = if s.is_hub() { s.windowed_layers(d.layers.len())? } else { None };
-    let limited = types.unwrap_or_else(|| (0..d.layers.len()).map(usual).collect());
-    let window = s.window(missing)?;
+    let (window, layers) = (s.window(missing)?, d.layers.len());
+    let types = if s.is_hub() { s.windowed_layers(layers)? } else { windowed_layers(s, layers)? };
+    let limited = types.unwrap_or_else(|| (0..layers).map(usual).collect());
     let layers = d.layers.iter_mut().zip(&limited).filter(|(_, limited)| **limited);
     layers.filter_map(|(l, _)| l.mixer.attention_mut()).for_each(|a| a.window = window);
     Ok(limited)
+}
+
+/// What GGUF says of the layers that a window limits: whether it does for each of them, or that it does in all but each so many.
+fn windowed_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Option<Vec<bool>>> {
+    let key = "attention.sliding_window_pattern";
+    if let Some(limited) = s.flags_by_layer(key)? {
+        return match limited.len() == layers {
+            true => Ok(Some(limited)),
+            false => Err(s.refuse(key, NONE, &format!("want one for each of {layers} layers"))),
+        };
+    }
+    let pattern = s.size(key, NONE, 4096)?;
+    Ok(pattern.map(|p| (1..=layers).map(|i| i % p != 0).collect()))
 }
 
 /// No rotation in layers where `without` holds.
@@ -193,37 +213,6 @@ pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let slope = |i: usize, n: usize| 2f64.powf(-8.0 * i as f64 / n as f64) as f32;
     let own = (1..=lower).map(|i| slope(i, lower));
     own.chain((0..heads - lower).map(|i| slope(2 * i + 1, 2 * lower))).collect()
-}
-
-/// Llama's metadata as llama.cpp's converter writes it.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    s.only(d.layers[0].feed.activation == ActivationFn::Silu, "hidden_act")?;
-    s.only(d.ropes[0].factor == 1.0 && d.ropes[0].long.is_none(), "rope_parameters")?;
-    sizes_to_gguf(s, d, w)
-}
-
-/// The sizes, ε and θ, which all architectures have under the same keys.
-pub(super) fn sizes_to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    let rope = &d.ropes[0];
-    let vocab = s.size(NONE, "vocab_size", 1 << 31)?;
-    let sizes = [
-        ("block_count", d.layers.len()),
-        ("context_length", d.context),
-        ("embedding_length", d.width),
-        ("feed_forward_length", s.need(NONE, "intermediate_size", 1 << 22)?),
-        ("attention.head_count", d.heads),
-        ("attention.head_count_kv", d.kv_heads),
-        ("attention.key_length", d.head_dim),
-        ("attention.value_length", d.head_dim),
-        ("rope.dimension_count", 2 * rope.freqs.len()),
-    ];
-    let name = |key: &str| format!("{}.{key}", d.architecture);
-    for (key, v) in sizes.into_iter().chain(vocab.map(|v| ("vocab_size", v))) {
-        w.set(&name(key), v as u32);
-    }
-    let eps = if d.norm.kind == NormKind::Rms { "attention.layer_norm_rms_epsilon" } else { "attention.layer_norm_epsilon" };
-    w.set(&name(eps), d.norm.eps as f32).set(&name("rope.freq_base"), rope.base as f32);
-    Ok(())
 }
 
 /// The rotations of layers that see all keys, and of those with windows.

@@ -8,6 +8,9 @@ use crate::models::decoder::description::{QkNorm, QkNormOf};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
+/// Layers of the model that has windows.
+const LARGE: usize = 64;
+
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { eps: 1e-5, kv_heads: Some(32), ..Usual::default() };
     let mut d = common::decoder(s, "exaone4", &usual)?;
@@ -26,6 +29,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         if s.window(Some(4096))?.is_some() {
             common::without_rope(&mut d, |i| !limited[i]);
         }
+    } else if d.layers.len() == LARGE {
+        let limited = common::windows(s, &mut d, Some(4096), |i| (i + 1) % 4 != 0)?;
+        common::without_rope(&mut d, |i| !limited[i]);
+    } else {
+        // llama.cpp has windows in the large model alone, whatever other files say.
+        s.window(None)?;
+        s.flags_by_layer("attention.sliding_window_pattern")?;
     }
     Ok(d)
 }

@@ -1,8 +1,6 @@
 //! What architectures with experts have in common: the keys of numbers, routers and layers.
 
-use super::common;
 use crate::error::TensorResult;
-use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{Divisor, ExpertLayout, ExpertsSpec, GroupSpec, RouterSpec, Scores, SharedSpec};
 use crate::models::settings::{NONE, Settings};
@@ -142,30 +140,4 @@ pub(super) fn only_text(s: &Settings<'_>, key: &str, known: &[&str]) -> TensorRe
         Some(text) if !known.contains(&text) => Err(s.refuse(NONE, key, &format!("implemented is {}", known.join(", ")))),
         _ => Ok(()),
     }
-}
-
-/// Llama's metadata and that of experts, of which GGUF's readers take all layers to have some, and weights that add up to 1 or not by architecture.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter, normalised: bool) -> TensorResult<()> {
-    common::to_gguf(s, d, w)?;
-    let wrong = |what: &str| Err(s.wrong(format!("GGUF has no key for {what}")));
-    let windows = d.layers.iter().any(|l| l.mixer.attention().is_some_and(|a| a.window.is_some()));
-    let Some(experts) = d.layers.iter().all(|l| l.feed.experts.is_some()).then(|| d.layers[0].feed.experts.as_ref()).flatten() else {
-        return wrong("layers without experts");
-    };
-    s.only(experts.router.divisor.is_some() == normalised, "norm_topk_prob")?;
-    if windows {
-        return wrong("windows of this architecture");
-    }
-    let sizes = [
-        ("expert_count", Some(experts.count)),
-        ("expert_used_count", Some(experts.used)),
-        ("expert_feed_forward_length", Some(d.layers[0].feed.size)),
-        ("expert_shared_feed_forward_length", experts.shared.map(|s| s.size)),
-    ];
-    for (key, v) in sizes {
-        if let Some(v) = v {
-            w.set(&format!("{}.{key}", d.architecture), v as u32);
-        }
-    }
-    Ok(())
 }

@@ -1,8 +1,10 @@
 //! Falcon (Almazrouei et al., 2023): both parts side by side behind one layer norm (7B, one key head) or one each (40B, grouped queries); the RW
 //! models one after the other, with linear biases of positions instead of rotations.
 
+use super::Named;
 use super::common::{self, Usual};
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{Alibi, FeedForm, Flow, JointQkv, NormSpec, Sizes};
@@ -67,23 +69,37 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         }
     });
     if two {
-        d.names = names().with(&[("attn_norm", "ln_attn"), ("ffn_norm", "ln_mlp")]);
+        d.names = names().with(&[("attn_norm", "ln_attn"), ("ffn_norm", "ln_mlp")]).in_gguf(&TWO_NORMS);
     }
     d.ropes.push(table);
     d.head.tied = true;
     Ok(d)
 }
 
-/// GGUF has the models of one norm; those of two have names of their own, which are refused as left over.
+/// GGUF's names of the norms of models that have two.
+const TWO_NORMS: [(&str, &str); 2] = [("attn_norm", "attn_norm_2"), ("ffn_norm", "attn_norm")];
+
+/// GGUF has the models that rotate; those of two norms by their names.
 fn from_gguf(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { norm: crate::models::decoder::description::NormKind::Layer, ..Usual::default() };
     let mut d = common::decoder(s, "falcon", &usual)?;
     d.attentions(|a| a.joint = JointQkv::Sorted);
+    let two = s.has_tensor("blk.0.attn_norm_2.weight");
     d.each(|l| {
-        (l.flow, l.feed_norm) = (Flow::Parallel, None);
+        l.flow = Flow::Parallel;
+        l.feed_norm = l.feed_norm.filter(|_| two);
         (l.feed.form, l.feed.activation) = (FeedForm::Plain, ActivationFn::GeluExact);
     });
+    if two {
+        d.names = d.names.in_gguf(&TWO_NORMS);
+    }
     Ok(d)
+}
+
+/// Rows of q, k and v are in the order that the first converter of these models gave them.
+pub(super) fn gguf_keys(_: &Settings<'_>, _: &Description, _: &mut Vec<Named>, w: &mut GgufWriter<'_>) -> TensorResult<()> {
+    w.set("falcon.tensor_data_layout", "jploski");
+    Ok(())
 }
 
 fn names() -> Names {

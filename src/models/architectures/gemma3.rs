@@ -3,9 +3,10 @@
 //! x = √d·E[tokens]; x ← x + rms(Wo·attention(rope(rms(Wq·n)), rope(rms(Wk·n)), Wv·n)) with n = rms(x), the same around a gated GELU part; each
 //! norm is times 1 + w. Layers with windows and those that see all keys rotate by different θ.
 
-use super::{common, encoders, gemma2};
+use super::{Named, common, encoders, gemma2};
 use crate::dtype::DType;
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormSpec, QkNorm, QkNormOf, Sizes};
 use crate::models::encoder::description::EncoderSpec;
@@ -115,4 +116,15 @@ fn windows(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<Option<usize>>> 
         false => s.need("attention.sliding_window", NONE, 1 << 24)?,
     };
     Ok(whole.into_iter().map(|whole| if whole { None } else { Some(window) }).collect())
+}
+
+/// Which layers have windows, by the number of layers from one without to the next.
+pub(super) fn gguf_keys(s: &Settings<'_>, d: &Description, _: &mut Vec<Named>, w: &mut GgufWriter<'_>) -> TensorResult<()> {
+    s.only(d.layers.iter().any(|l| l.mixer.attention().is_some_and(|a| a.window.is_some())), "layer_types")?;
+    let fits =
+        |p: &usize| d.layers.iter().enumerate().all(|(i, l)| l.mixer.attention().is_some_and(|a| a.window.is_none() == ((i + 1) % p == 0)));
+    [6].into_iter().chain(2..=d.layers.len()).find(fits).into_iter().for_each(|pattern| {
+        w.set("gemma3.attention.sliding_window_pattern", pattern as u32);
+    });
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! x = E[tokens] + P[positions]; x ← x + Wo·attention(Wqkv·ln(x)), then x ← x + W₂·gelu(W₁·ln′(x)), every product with a bias.
 
+use super::Named;
 use crate::error::TensorResult;
 use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
@@ -69,22 +70,8 @@ pub(super) fn sizes(s: &Settings<'_>) -> TensorResult<Sizes> {
     Ok(Sizes { width, layers, heads, kv_heads: heads, head_dim: width / heads, feed, context })
 }
 
-/// The metadata that llama.cpp's converter writes.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    let l = &d.layers[0];
-    s.only(l.feed.activation == ActivationFn::GeluTanh, "activation_function")?;
+/// Scores are scaled as usual.
+pub(super) fn gguf_keys(s: &Settings<'_>, _: &Description, _: &mut Vec<Named>, _: &mut GgufWriter<'_>) -> TensorResult<()> {
     s.only(s.flag(NONE, "scale_attn_weights")?.unwrap_or(true), "scale_attn_weights")?;
-    s.only(!s.flag(NONE, "scale_attn_by_inverse_layer_idx")?.unwrap_or(false), "scale_attn_by_inverse_layer_idx")?;
-    let sizes = [
-        ("block_count", d.layers.len()),
-        ("context_length", d.context),
-        ("embedding_length", d.width),
-        ("attention.head_count", d.heads),
-        ("feed_forward_length", l.feed.size),
-    ];
-    for (key, v) in sizes {
-        w.set(&format!("gpt2.{key}"), v as u32);
-    }
-    w.set("gpt2.attention.layer_norm_epsilon", d.norm.eps as f32);
-    Ok(())
+    s.only(!s.flag(NONE, "scale_attn_by_inverse_layer_idx")?.unwrap_or(false), "scale_attn_by_inverse_layer_idx")
 }

@@ -1,5 +1,6 @@
 //! Granite 3 (IBM, 2024): Llama with four multipliers: of embeddings, of what is added to the residual stream, of scores, and a divisor of logits.
 
+use super::Named;
 use super::common::{self, Usual};
 use crate::error::TensorResult;
 use crate::io::GgufWriter;
@@ -24,20 +25,11 @@ pub(super) fn multipliers(s: &Settings<'_>, d: &mut Description) -> TensorResult
     Ok(())
 }
 
-/// As Llama's, and the multipliers.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    common::to_gguf(s, d, w)?;
-    let attention = d.layers[0].mixer.attention().and_then(|a| a.scale);
-    let scales = [
-        ("attention.scale", attention),
-        ("embedding_scale", d.embed.scale),
-        ("residual_scale", d.layers[0].residual),
-        ("logit_scale", d.head.scale.map(|by| 1.0 / by)),
-    ];
-    for (key, value) in scales {
-        if let Some(v) = value {
-            w.set(&format!("granite.{key}"), v as f32);
-        }
-    }
+/// The logits' factor is written as what they are divided by.
+pub(super) fn gguf_keys(_: &Settings<'_>, d: &Description, _: &mut Vec<Named>, w: &mut GgufWriter<'_>) -> TensorResult<()> {
+    let name = d.architecture;
+    d.head.scale.into_iter().for_each(|scale| {
+        w.set(&format!("{name}.logit_scale"), (1.0 / scale) as f32);
+    });
     Ok(())
 }

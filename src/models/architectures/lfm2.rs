@@ -31,9 +31,6 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     if s.is_hub() {
         let size = feed_size(s, d.layers[0].feed.size)?;
         d.each(|l| l.feed.size = size);
-    } else {
-        // llama.cpp has the name of another norm for the last one.
-        d.final_norm_name = "token_embd_norm";
     }
     let layers = d.layers.len();
     let conv = match common::layer_kinds(s, &["layer_types"], layers, &[&["full_attention"], &["conv"]])? {
@@ -42,10 +39,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
             kinds.into_iter().map(|kind| kind == 1).collect()
         }
         None if s.is_hub() => conv_layers(s, layers)?,
-        None => match common::attention_layers(s)? {
-            Some((_, attention)) if attention.len() == layers => attention.iter().map(|a| !a).collect(),
-            _ => return Err(s.refuse("attention.head_count_kv", NONE, &format!("want a number for each of {layers} layers"))),
-        },
+        None => without_attention(s, &mut d)?,
     };
     convolutions(s, &mut d, &conv, 3)?;
     d.names = names_of_heads();
@@ -71,6 +65,13 @@ fn conv_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
     }
     let named = s.numbers("full_attn_idxs")?.unwrap_or_default();
     Ok((0..layers).map(|i| !named.contains(&(i as f64))).collect())
+}
+
+/// The layers that GGUF gives no heads of keys.
+pub(super) fn without_attention(s: &Settings<'_>, d: &mut Description) -> TensorResult<Vec<bool>> {
+    // llama.cpp has the name of another norm for the last one.
+    d.final_norm_name = "token_embd_norm";
+    Ok(common::layers_with_attention(s, d.layers.len())?.iter().map(|attention| !attention).collect())
 }
 
 /// Convolutions in these layers; normalised heads in the others.

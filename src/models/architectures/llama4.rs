@@ -19,13 +19,14 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let router = RouterSpec { chosen: Scores::Sigmoid, to_input: true, ..RouterSpec::new(Scores::AsTheyAre) };
     let (mut experts, size) = (experts::experts(s, &experts::counts([16, 1]), router)?, d.layers[0].feed.size);
     experts.layout = ExpertLayout::JointTransposed;
-    experts.shared = Some(SharedSpec { size, gated: false, mean: false });
     // Noise that training adds.
     s.number(NONE, "router_jitter_noise")?;
-    let step = s.size(NONE, "interleave_moe_layer_step", 1 << 12)?.unwrap_or(1);
+    let step = s.size("interleave_moe_layer_step", "interleave_moe_layer_step", 1 << 12)?.unwrap_or(1);
     let listed = s.numbers("moe_layers")?;
-    let dense = s.size(NONE, "intermediate_size_mlp", 1 << 22)?.unwrap_or(16384);
+    let dense = if s.is_hub() { s.size(NONE, "intermediate_size_mlp", 1 << 22)?.unwrap_or(16384) } else { size };
     d.each(|l| l.feed.size = dense);
+    let size = if s.is_hub() { size } else { s.need("expert_feed_forward_length", NONE, 1 << 22)? };
+    experts.shared = Some(SharedSpec { size, gated: false, mean: false });
     experts::put(&mut d, &experts, size, |i| listed.as_ref().map_or((i + 1) % step == 0, |all| all.contains(&(i as f64))));
     d.names = Names::llama().with(&[
         ("ffn_gate", "feed_forward.gate_proj"),
@@ -62,7 +63,10 @@ fn attention(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     if chunk.is_none() && chunked.contains(&true) {
         return Err(s.refuse(NONE, "attention_chunk_size", "layers with chunks need their size"));
     }
-    let normed = s.flag(NONE, "use_qk_norm")?.unwrap_or(true);
+    // GGUF has no key for these: llama.cpp takes them for those of the models that there are.
+    s.only_number("attention.sliding_window", NONE, 8192.0, "llama.cpp takes it for 8192")?;
+    let large = !s.is_hub() && s.number("expert_count", NONE)? == Some(128.0);
+    let normed = s.flag(NONE, "use_qk_norm")?.unwrap_or(!large);
     let grows = s.flag(NONE, "attn_temperature_tuning")?.unwrap_or(true);
     let (beta, original) = (s.number(NONE, "attn_scale")?.unwrap_or(0.1), s.positive(NONE, "floor_scale")?.unwrap_or(8192.0));
     d.ropes.push(RopeTable::growing(Growth { beta, original, shift: 1.0 }));

@@ -42,20 +42,29 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
 }
 
 pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = common::decoder(s, "jamba", &Usual { kv_heads: Some(8), ..Usual::default() })?;
+    let mut d = common::decoder(s, "jamba", &Usual { kv_heads: Some(8), experts: true, mixed: true, ..Usual::default() })?;
     common::without_rope(&mut d, |_| true);
     let size = |key: &str, usual: f64| match s.number(NONE, key)?.unwrap_or(usual) {
         n if n >= 0.0 && n.fract() == 0.0 => Ok(n as usize),
         _ => Err(s.refuse(NONE, key, "want a whole number")),
     };
     let (every, first) = (size("expert_layer_period", 2.0)?.max(1), size("expert_layer_offset", 1.0)?);
-    if size("num_experts", 16.0)? > 1 && (0..d.layers.len()).any(|i| i % every == first) {
+    if s.is_hub() && size("num_experts", 16.0)? > 1 && (0..d.layers.len()).any(|i| i % every == first) {
         return Err(s.refuse(NONE, "num_experts", "experts are not implemented"));
     }
+    for key in ["expert_count", "expert_used_count"] {
+        if s.number(key, NONE)?.is_some_and(|n| n > 1.0) {
+            return Err(s.refuse(key, NONE, "experts are not implemented"));
+        }
+    }
     let (every, first) = (size("attn_layer_period", 8.0)?.max(1), size("attn_layer_offset", 4.0)?);
+    let attention = match s.is_hub() {
+        true => (0..d.layers.len()).map(|i| i % every == first).collect(),
+        false => common::layers_with_attention(s, d.layers.len())?,
+    };
     let spec = SelectiveSpec {
-        inner: s.size(NONE, "mamba_expand", 64)?.unwrap_or(2) * d.width,
-        state: s.size(NONE, "mamba_d_state", 1 << 12)?.unwrap_or(16),
+        inner: if s.is_hub() { s.size(NONE, "mamba_expand", 64)?.unwrap_or(2) * d.width } else { s.need("ssm.inner_size", NONE, 1 << 22)? },
+        state: s.size("ssm.state_size", "mamba_d_state", 1 << 12)?.unwrap_or(16),
         rank: rank(s, "mamba_dt_rank", d.width)?,
         taps: taps(s, "mamba_d_conv")?,
         conv_bias: s.flag(NONE, "mamba_conv_bias")?.unwrap_or(true),
@@ -63,8 +72,8 @@ pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
         activation: d.layers[0].feed.activation,
         norm: Some(d.norm),
     };
-    let layers = d.layers.iter_mut().enumerate().filter(|(i, _)| i % every != first);
-    layers.for_each(|(_, l)| l.mixer = MixerSpec::Selective(spec.clone()));
+    let layers = d.layers.iter_mut().zip(attention).filter(|(_, attention)| !attention);
+    layers.for_each(|(l, _)| l.mixer = MixerSpec::Selective(spec.clone()));
     let others = ["num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"];
     others.iter().chain(&["use_mamba_kernels", "use_associative_scan", "use_mambapy"]).for_each(|key| s.ignore(key));
     d.names = Names::llama().with_top(&[("output_norm", "model.final_layernorm")]).with(&[

@@ -21,7 +21,6 @@ mod gemma2;
 mod gemma3;
 mod gemma3n;
 mod gemma4;
-mod gguf_keys;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
@@ -77,6 +76,7 @@ use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::Settings;
+use crate::tensor::Tensor;
 
 /// A model's architecture.
 pub(crate) struct Architecture {
@@ -86,25 +86,54 @@ pub(crate) struct Architecture {
     pub describe: fn(&Settings<'_>) -> TensorResult<Description>,
     /// What the settings describe where they say that tokens see each other, for embeddings.
     pub encoder: Option<DescribeEncoder>,
-    /// Whether GGUF files of it are read.
-    pub gguf: bool,
-    /// Writes the settings of a folder's model as GGUF's metadata; refuses what GGUF has no key for.
-    pub to_gguf: Option<ToGguf>,
+    /// Its GGUF files, which are read and written; none where llama.cpp has none, or others than are implemented.
+    pub gguf: Option<GgufForm>,
 }
 
 /// See [`Architecture::encoder`].
 pub(crate) type DescribeEncoder = fn(&Settings<'_>) -> TensorResult<Option<EncoderSpec>>;
 
-/// See [`Architecture::to_gguf`].
-pub(crate) type ToGguf = fn(&Settings<'_>, &Description, &mut GgufWriter) -> TensorResult<()>;
+/// The GGUF files of an architecture: what does not follow from its description and from what its reader asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct GgufForm {
+    /// `general.architecture`, which is also one of the names of the architecture that reads the files.
+    pub name: &'static str,
+    /// Whether llama.cpp limits layers to windows.
+    pub windows: bool,
+    /// Whether llama.cpp reads divisors of the rotations' frequencies, `rope_freqs.weight`.
+    pub divisors: bool,
+    /// Sets keys that are this architecture's own or mean something else here, also those that take the place of tensors, and refuses settings.
+    pub keys: Option<GgufKeys>,
+}
+
+/// See [`GgufForm::keys`].
+pub(crate) type GgufKeys = fn(&Settings<'_>, &Description, &mut Vec<Named>, &mut GgufWriter<'_>) -> TensorResult<()>;
+
+/// A tensor of a folder by GGUF's name.
+pub(crate) type Named = (String, Tensor);
+
+impl GgufForm {
+    const fn named(name: &'static str) -> GgufForm {
+        GgufForm { name, windows: false, divisors: false, keys: None }
+    }
+    const fn windows(self) -> GgufForm {
+        GgufForm { windows: true, ..self }
+    }
+    const fn divisors(self) -> GgufForm {
+        GgufForm { divisors: true, ..self }
+    }
+    const fn keys(self, keys: GgufKeys) -> GgufForm {
+        GgufForm { keys: Some(keys), ..self }
+    }
+}
 
 impl Architecture {
     const fn new(names: &'static [&'static str], describe: fn(&Settings<'_>) -> TensorResult<Description>) -> Architecture {
-        Architecture { names, describe, encoder: None, gguf: true, to_gguf: None }
+        Architecture { names, describe, encoder: None, gguf: None }
     }
     /// What the settings describe, with the names that tensors have in their file.
     pub fn described(&self, s: &Settings<'_>) -> TensorResult<Description> {
-        if !self.gguf && !s.is_hub() {
+        if self.gguf.is_none() && !s.is_hub() {
             let message = format!("{}: GGUF files of {} are not implemented; folders of it are", s.file(), self.names[0]);
             return Err(TensorError::Unsupported(message));
         }
@@ -114,94 +143,102 @@ impl Architecture {
             None => d,
         })
     }
-    const fn only_folders(self) -> Architecture {
-        Architecture { gguf: false, ..self }
-    }
     const fn with_encoder(self, encoder: DescribeEncoder) -> Architecture {
         Architecture { encoder: Some(encoder), ..self }
     }
-    const fn with_gguf(self, to_gguf: ToGguf) -> Architecture {
-        Architecture { to_gguf: Some(to_gguf), ..self }
+    /// GGUF files under the first of its names.
+    const fn gguf(self) -> Architecture {
+        let form = GgufForm::named(self.names[0]);
+        self.with_gguf(form)
+    }
+    const fn with_gguf(self, form: GgufForm) -> Architecture {
+        Architecture { gguf: Some(form), ..self }
     }
 }
 
 /// The list.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
-    Architecture::new(&["llama"], llama::describe).with_gguf(common::to_gguf),
-    Architecture::new(&["gpt2"], gpt2::describe).with_gguf(gpt2::to_gguf),
-    Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe).with_encoder(gemma3::describe_encoder).with_gguf(gguf_keys::gemma3),
-    Architecture::new(&["mistral"], mistral::describe).with_gguf(gguf_keys::mistral),
+    Architecture::new(&["llama"], llama::describe).with_gguf(GgufForm::named("llama").divisors()),
+    Architecture::new(&["gpt2"], gpt2::describe).with_gguf(GgufForm::named("gpt2").keys(gpt2::gguf_keys)),
+    Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe)
+        .with_encoder(gemma3::describe_encoder)
+        .with_gguf(GgufForm::named("gemma3").windows().keys(gemma3::gguf_keys)),
+    Architecture::new(&["mistral"], mistral::describe).with_gguf(GgufForm::named("llama").divisors()),
     Architecture::new(&["ministral"], mistral::describe_ministral),
-    Architecture::new(&["ministral3"], mistral::describe_ministral3),
-    Architecture::new(&["qwen2"], qwen2::describe).with_gguf(qwen2::to_gguf),
-    Architecture::new(&["qwen3"], qwen3::describe).with_gguf(qwen2::to_gguf),
-    Architecture::new(&["gemma"], gemma::describe).with_gguf(gguf_keys::gemma),
-    Architecture::new(&["gemma2"], gemma2::describe).with_gguf(gguf_keys::gemma2),
-    Architecture::new(&["phi2", "phi"], phi::describe),
-    Architecture::new(&["phi3"], phi3::describe).with_gguf(gguf_keys::phi3),
-    Architecture::new(&["smollm3"], smollm3::describe).with_gguf(gguf_keys::smollm3),
-    Architecture::new(&["olmo"], olmo::describe).with_gguf(gguf_keys::olmo),
-    Architecture::new(&["olmo2"], olmo2::describe).with_gguf(qwen2::to_gguf),
-    Architecture::new(&["olmo3"], olmo2::describe3),
-    Architecture::new(&["granite"], granite::describe).with_gguf(granite::to_gguf),
-    Architecture::new(&["granite_swa"], granite_swa::describe),
+    Architecture::new(&["ministral3", "mistral3"], mistral::describe_ministral3)
+        .with_gguf(GgufForm::named("mistral3").divisors().keys(mistral::gguf_keys)),
+    Architecture::new(&["qwen2"], qwen2::describe).gguf(),
+    Architecture::new(&["qwen3"], qwen3::describe).gguf(),
+    Architecture::new(&["gemma"], gemma::describe).gguf(),
+    Architecture::new(&["gemma2"], gemma2::describe).with_gguf(GgufForm::named("gemma2").windows()),
+    Architecture::new(&["phi2", "phi"], phi::describe).gguf(),
+    Architecture::new(&["phi3"], phi3::describe).with_gguf(GgufForm::named("phi3").windows().divisors().keys(phi3::gguf_keys)),
+    Architecture::new(&["smollm3"], smollm3::describe).gguf(),
+    Architecture::new(&["olmo"], olmo::describe).gguf(),
+    Architecture::new(&["olmo2"], olmo2::describe).with_gguf(GgufForm::named("olmo2").windows()),
+    Architecture::new(&["olmo3"], olmo2::describe3).with_gguf(GgufForm::named("olmo2").windows()),
+    Architecture::new(&["granite"], granite::describe).with_gguf(GgufForm::named("granite").divisors().keys(granite::gguf_keys)),
+    Architecture::new(&["granite_swa"], granite_swa::describe)
+        .with_gguf(GgufForm::named("granite_swa").windows().divisors().keys(granite_swa::gguf_keys)),
     Architecture::new(&["glm"], glm4::describe),
-    Architecture::new(&["glm4"], glm4::describe_0414).with_gguf(common::to_gguf),
-    Architecture::new(&["starcoder2"], starcoder2::describe).with_gguf(gguf_keys::starcoder2),
-    Architecture::new(&["gpt_bigcode", "starcoder"], gpt_bigcode::describe),
-    Architecture::new(&["stablelm"], stablelm::describe).with_gguf(gguf_keys::stablelm),
-    Architecture::new(&["command-r", "cohere"], cohere::describe),
-    Architecture::new(&["cohere2"], cohere::describe2),
-    Architecture::new(&["gptneox", "gpt_neox"], gptneox::describe),
+    Architecture::new(&["glm4"], glm4::describe_0414).gguf(),
+    Architecture::new(&["starcoder2"], starcoder2::describe).gguf(),
+    Architecture::new(&["gpt_bigcode", "starcoder"], gpt_bigcode::describe).with_gguf(GgufForm::named("starcoder")),
+    Architecture::new(&["stablelm"], stablelm::describe).gguf(),
+    Architecture::new(&["command-r", "cohere"], cohere::describe).gguf(),
+    Architecture::new(&["cohere2"], cohere::describe2).with_gguf(GgufForm::named("cohere2").windows()),
+    Architecture::new(&["gptneox", "gpt_neox"], gptneox::describe).gguf(),
     Architecture::new(&["gpt_neo"], gpt_neo::describe),
     Architecture::new(&["gptj"], gptj::describe),
-    Architecture::new(&["falcon"], falcon::describe),
-    Architecture::new(&["bloom"], bloom::describe),
-    Architecture::new(&["mpt"], mpt::describe),
+    Architecture::new(&["falcon"], falcon::describe).with_gguf(GgufForm::named("falcon").keys(falcon::gguf_keys)),
+    Architecture::new(&["bloom"], bloom::describe).gguf(),
+    Architecture::new(&["mpt"], mpt::describe).gguf(),
     Architecture::new(&["opt"], opt::describe),
-    Architecture::new(&["nemotron"], nemotron::describe),
-    Architecture::new(&["arcee"], arcee::describe),
-    Architecture::new(&["seed_oss"], seed_oss::describe),
-    Architecture::new(&["ernie4_5"], ernie4_5::describe),
-    Architecture::new(&["exaone4"], exaone4::describe),
-    Architecture::new(&["hunyuan_v1_dense", "hunyuan-dense"], hunyuan::describe),
+    Architecture::new(&["nemotron"], nemotron::describe).gguf(),
+    Architecture::new(&["arcee"], arcee::describe).with_gguf(GgufForm::named("arcee").divisors()),
+    Architecture::new(&["seed_oss"], seed_oss::describe).gguf(),
+    Architecture::new(&["ernie4_5"], ernie4_5::describe).gguf(),
+    Architecture::new(&["exaone4"], exaone4::describe).with_gguf(GgufForm::named("exaone4").windows().divisors()),
+    Architecture::new(&["hunyuan_v1_dense", "hunyuan-dense"], hunyuan::describe).with_gguf(GgufForm::named("hunyuan-dense")),
     Architecture::new(&["helium"], helium::describe),
-    Architecture::new(&["apertus"], apertus::describe),
-    Architecture::new(&["bitnet"], bitnet::describe),
-    Architecture::new(&["gemma3n_text"], gemma3n::describe).only_folders(),
-    Architecture::new(&["gemma4_text"], gemma4::describe).only_folders(),
-    Architecture::new(&["lfm2"], lfm2::describe),
-    Architecture::new(&["lfm2_moe"], lfm2_moe::describe).only_folders(),
-    Architecture::new(&["lfm3"], lfm3::describe).only_folders(),
-    Architecture::new(&["qwen3_5_text", "qwen35"], qwen3_5::describe),
-    Architecture::new(&["qwen3_5_moe_text", "qwen35moe"], qwen3_5::describe_moe),
-    Architecture::new(&["qwen3_next", "qwen3next"], qwen3_5::describe_next),
-    Architecture::new(&["olmo_hybrid"], olmo_hybrid::describe).only_folders(),
-    Architecture::new(&["kimi_linear"], kimi_linear::describe).only_folders(),
-    Architecture::new(&["mamba"], mamba::describe),
-    Architecture::new(&["jamba"], mamba::describe_jamba).only_folders(),
-    Architecture::new(&["mamba2"], mamba2::describe),
-    Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe).only_folders(),
-    Architecture::new(&["nemotron_h"], nemotron_h::describe).only_folders(),
-    Architecture::new(&["falcon_h1"], falcon_h1::describe).only_folders(),
-    Architecture::new(&["mixtral"], mixtral::describe).with_gguf(gguf_keys::mixtral),
-    Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).with_gguf(|s, d, w| experts::to_gguf(s, d, w, false)),
-    Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3).with_gguf(|s, d, w| experts::to_gguf(s, d, w, true)),
-    Architecture::new(&["olmoe"], olmoe::describe).with_gguf(olmoe::to_gguf),
-    Architecture::new(&["granitemoe"], granitemoe::describe),
-    Architecture::new(&["gpt-oss", "gpt_oss"], gpt_oss::describe),
-    Architecture::new(&["glm4_moe", "glm4moe"], glm4_moe::describe),
-    Architecture::new(&["dots1"], dots1::describe),
-    Architecture::new(&["minimax_m2", "minimax-m2"], minimax_m2::describe),
+    Architecture::new(&["apertus"], apertus::describe).with_gguf(GgufForm::named("apertus").divisors().keys(apertus::gguf_keys)),
+    Architecture::new(&["bitnet"], bitnet::describe).gguf(),
+    Architecture::new(&["gemma3n_text"], gemma3n::describe),
+    Architecture::new(&["gemma4_text"], gemma4::describe),
+    Architecture::new(&["lfm2"], lfm2::describe).gguf(),
+    Architecture::new(&["lfm2_moe", "lfm2moe"], lfm2_moe::describe).with_gguf(GgufForm::named("lfm2moe")),
+    Architecture::new(&["lfm3"], lfm3::describe),
+    Architecture::new(&["qwen3_5_text", "qwen35"], qwen3_5::describe).with_gguf(GgufForm::named("qwen35").keys(qwen3_5::gguf_keys)),
+    Architecture::new(&["qwen3_5_moe_text", "qwen35moe"], qwen3_5::describe_moe)
+        .with_gguf(GgufForm::named("qwen35moe").keys(qwen3_5::gguf_keys)),
+    Architecture::new(&["qwen3_next", "qwen3next"], qwen3_5::describe_next).with_gguf(GgufForm::named("qwen3next")),
+    Architecture::new(&["olmo_hybrid"], olmo_hybrid::describe),
+    Architecture::new(&["kimi_linear"], kimi_linear::describe),
+    Architecture::new(&["mamba"], mamba::describe).gguf(),
+    Architecture::new(&["jamba"], mamba::describe_jamba).gguf(),
+    Architecture::new(&["mamba2"], mamba2::describe).gguf(),
+    Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe)
+        .with_gguf(GgufForm::named("granitehybrid").divisors().keys(granite_hybrid::gguf_keys)),
+    Architecture::new(&["nemotron_h"], nemotron_h::describe),
+    Architecture::new(&["falcon_h1"], falcon_h1::describe),
+    Architecture::new(&["mixtral"], mixtral::describe).with_gguf(GgufForm::named("llama").divisors()),
+    Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).gguf(),
+    Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3).gguf(),
+    Architecture::new(&["olmoe"], olmoe::describe).gguf(),
+    Architecture::new(&["granitemoe"], granitemoe::describe).with_gguf(GgufForm::named("granitemoe").divisors().keys(granite::gguf_keys)),
+    Architecture::new(&["gpt-oss", "gpt_oss"], gpt_oss::describe).with_gguf(GgufForm::named("gpt-oss").windows()),
+    Architecture::new(&["glm4_moe", "glm4moe"], glm4_moe::describe).with_gguf(GgufForm::named("glm4moe")),
+    Architecture::new(&["dots1"], dots1::describe).gguf(),
+    Architecture::new(&["minimax_m2", "minimax-m2"], minimax_m2::describe).with_gguf(GgufForm::named("minimax-m2")),
     Architecture::new(&["phimoe"], phimoe::describe),
-    Architecture::new(&["ernie4_5_moe", "ernie4_5-moe"], ernie4_5_moe::describe),
-    Architecture::new(&["cohere2_moe"], cohere2_moe::describe),
-    Architecture::new(&["deepseek2", "deepseek_v2"], deepseek::describe2),
-    Architecture::new(&["deepseek_v3", "kimi_k2"], deepseek::describe3),
-    Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe),
-    Architecture::new(&["mistral4"], mistral4::describe),
-    Architecture::new(&["minicpm3"], minicpm3::describe).only_folders(),
-    Architecture::new(&["llama4_text"], llama4::describe),
+    Architecture::new(&["ernie4_5_moe", "ernie4_5-moe"], ernie4_5_moe::describe).with_gguf(GgufForm::named("ernie4_5-moe")),
+    Architecture::new(&["cohere2_moe", "cohere2moe"], cohere2_moe::describe).with_gguf(GgufForm::named("cohere2moe").windows()),
+    Architecture::new(&["deepseek2", "deepseek_v2"], deepseek::describe2).gguf(),
+    Architecture::new(&["deepseek_v3", "kimi_k2"], deepseek::describe3).with_gguf(GgufForm::named("deepseek2")),
+    Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe).with_gguf(GgufForm::named("deepseek2")),
+    Architecture::new(&["mistral4"], mistral4::describe).with_gguf(GgufForm::named("mistral4").keys(mistral4::gguf_keys)),
+    Architecture::new(&["minicpm3"], minicpm3::describe),
+    Architecture::new(&["llama4_text", "llama4"], llama4::describe).with_gguf(GgufForm::named("llama4").divisors()),
 ];
 
 /// The architecture of this name.

@@ -7,11 +7,17 @@ use crate::models::decoder::Description;
 use crate::models::decoder::description::{QkNorm, QkNormOf};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::{RopeDefaults, RopeTable};
-use crate::models::settings::Settings;
+use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "olmo2", &Usual { eps: 1e-5, ..Usual::default() })?;
     norms(s, &mut d)?;
+    // In GGUF, OLMo 3 is OLMo 2 with windows.
+    if !s.is_hub() && s.window(None)?.is_some() {
+        let base = s.positive("rope.freq_base_swa", NONE)?.unwrap_or(d.ropes[0].base);
+        d.ropes.push(RopeTable::unscaled(s, RopeDefaults::default(), base, d.head_dim));
+        windows(s, &mut d)?;
+    }
     Ok(d)
 }
 
@@ -26,9 +32,15 @@ pub(super) fn describe3(s: &Settings<'_>) -> TensorResult<Description> {
     norms(s, &mut d)?;
     let limited = RopeTable::from_config(s, "rope_parameters.sliding_attention", full, d.head_dim, d.context)?;
     d.ropes.push(limited);
-    common::windows(s, &mut d, Some(4096), |i| (i + 1) % 4 != 0)?;
-    d.attentions(|a| a.rope = Some(usize::from(a.window.is_some())));
+    windows(s, &mut d)?;
     Ok(d)
+}
+
+/// Windows in three of four layers, which rotate by the second rotation.
+fn windows(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    common::windows(s, d, Some(4096), |i| (i + 1) % 4 != 0)?;
+    d.attentions(|a| a.rope = Some(usize::from(a.window.is_some())));
+    Ok(())
 }
 
 fn norms(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {

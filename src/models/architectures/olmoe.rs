@@ -3,7 +3,6 @@
 use super::common::{self, Usual};
 use super::experts;
 use crate::error::TensorResult;
-use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{QkNorm, QkNormOf, RouterSpec, Scores};
 use crate::models::settings::{NONE, Settings};
@@ -11,7 +10,8 @@ use crate::models::settings::{NONE, Settings};
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "olmoe", &Usual { eps: 1e-5, experts: true, ..Usual::default() })?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
-    let clip = s.positive_or_null("attention.clamp_kqv", "clip_qkv")?;
+    // llama.cpp knows no bounds of this architecture.
+    let clip = s.positive_or_null(NONE, "clip_qkv")?;
     d.attentions(|a| {
         a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Width, after_rope: false });
         (a.qkv_bias, a.output_bias, a.clip) = (bias, bias, clip);
@@ -21,12 +21,4 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let size = d.layers[0].feed.size;
     experts::put(&mut d, &experts, size, |_| true);
     Ok(d)
-}
-
-/// The metadata of its GGUF files.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    if let Some(clip) = d.layers[0].mixer.attention().and_then(|a| a.clip) {
-        w.set("olmoe.attention.clamp_kqv", clip as f32);
-    }
-    experts::to_gguf(s, d, w, false)
 }

@@ -1,7 +1,9 @@
 //! Phi-3 (Abdin et al., 2024), 3.5 and 4: Llama with joint matrices, partial rotation, LongRoPE, and a window on all layers.
 
+use super::Named;
 use super::common::{self, Usual};
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{FeedForm, JointQkv};
 use crate::models::decoder::names::Names;
@@ -18,4 +20,11 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     d.each(|l| l.feed.form = FeedForm::GatedJoint);
     common::windows(s, &mut d, None, |_| true)?;
     Ok(d)
+}
+
+/// 0 stands for no window.
+pub(super) fn gguf_keys(_: &Settings<'_>, d: &Description, _: &mut Vec<Named>, w: &mut GgufWriter<'_>) -> TensorResult<()> {
+    let window = d.layers[0].mixer.attention().and_then(|a| a.window);
+    w.set("phi3.attention.sliding_window", window.unwrap_or(0) as u32);
+    Ok(())
 }

@@ -2,7 +2,6 @@
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;
-use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::settings::{NONE, Settings};
 
@@ -26,10 +25,4 @@ pub(super) fn windows(s: &Settings<'_>, d: &mut Description) -> TensorResult<()>
         d.attentions(|a| a.window = None);
     }
     Ok(())
-}
-
-/// As Llama's; GGUF's readers know no windows of this architecture.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    s.only(d.layers.iter().all(|l| l.mixer.attention().is_some_and(|a| a.window.is_none())), "sliding_window")?;
-    common::to_gguf(s, d, w)
 }

@@ -2,8 +2,9 @@
 //! σ of a gate in the others; a quarter of each head rotates, and norms are times 1 + w.
 
 use super::common::{self, Usual};
-use super::{experts, qwen_moe};
+use super::{Named, experts, qwen_moe};
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{
     DeltaInputs, DeltaSpec, ExpertLayout, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf, RouterSpec, Scores, SharedSpec,
@@ -123,6 +124,8 @@ fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, feed: O
     }
     let interval = s.size("full_attention_interval", "full_attention_interval", 4096)?.unwrap_or(4);
     let kinds = common::layer_kinds(s, &["layer_types"], d.layers.len(), &[&["full_attention"], &["linear_attention"]])?;
+    let listed = s.flags_by_layer("attention.recurrent_layers")?.filter(|all| all.len() >= d.layers.len());
+    let kinds = kinds.or(listed.map(|all| all.into_iter().map(usize::from).collect()));
     let kinds: Vec<usize> = kinds.unwrap_or_else(|| (1..=d.layers.len()).map(|i| usize::from(i % interval != 0)).collect());
     for (l, _) in d.layers.iter_mut().zip(kinds).filter(|(_, kind)| *kind == 1) {
         l.mixer = MixerSpec::Delta(spec.clone());
@@ -141,4 +144,13 @@ fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, feed: O
         ("ssm_out", "linear_attn.out_proj"),
     ]);
     Ok(d)
+}
+
+/// Which pairs rotate with the time, the rows and the columns of an image: as the settings say, or as usual.
+pub(super) fn gguf_keys(s: &Settings<'_>, d: &Description, _: &mut Vec<Named>, w: &mut GgufWriter<'_>) -> TensorResult<()> {
+    let said = s.numbers("rope_parameters.mrope_section")?.unwrap_or_else(|| vec![11.0, 11.0, 10.0]);
+    let sections: Vec<i32> = said.iter().map(|n| *n as i32).chain([0; 4]).take(4).collect();
+    let name = if d.layers.iter().any(|l| l.feed.experts.is_some()) { "qwen35moe" } else { "qwen35" };
+    w.set(&format!("{name}.rope.dimension_sections"), sections);
+    Ok(())
 }

@@ -412,7 +412,7 @@ impl Model for Decoder {
             logits = logits.mul(scale as f32)?;
         }
         match softcap {
-            Some(c) => logits.mul(1.0 / c)?.tanh()?.mul(c),
+            Some(c) => logits.softcap(c),
             None => Ok(logits),
         }
     }

@@ -79,15 +79,22 @@ impl Router {
         let whole_sum = s.divisor.is_some_and(|by| by.plus == 0.0 && by.least == 0.0);
         let direct = self.correction.is_none() && s.groups.is_none();
         let (mut weights, ids, divisor) = if direct && whole_sum && (s.scores, s.chosen) == (Scores::Softmax, Scores::AsTheyAre) {
-            let (chosen, ids) = logits.topk(self.used, -1, true)?;
-            (chosen.softmax(-1)?, ids, None)
+            let (weights, ids) = logits.topk_softmax(self.used, -1)?;
+            (weights, ids, None)
         } else {
             let scores = s.scores.of(&logits)?;
-            let (chosen, ids) = match direct {
-                true => scores.topk(self.used, -1, true)?,
-                false => self.by_choice(&scores)?,
+            let (weights, ids) = match (direct, s.chosen) {
+                (true, Scores::Softmax) => scores.topk_softmax(self.used, -1)?,
+                (true, chosen) => {
+                    let (scores, ids) = scores.topk(self.used, -1, true)?;
+                    (chosen.of(&scores)?, ids)
+                }
+                (false, chosen) => {
+                    let (scores, ids) = self.by_choice(&scores)?;
+                    (chosen.of(&scores)?, ids)
+                }
             };
-            (s.chosen.of(&chosen)?, ids, s.divisor)
+            (weights, ids, s.divisor)
         };
         if let Some(by) = divisor {
             let sum = weights.sum(&[-1], true)?;

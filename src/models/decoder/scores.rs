@@ -1,4 +1,4 @@
-//! Attention with what the fused kernel does not have: capped scores, chunks and the gradients of sinks; linear biases as a mask.
+//! Attention with what the fused kernel does not have: chunks and the gradients of sinks; linear biases as a mask.
 
 use super::description::{Alibi, AttentionSpec};
 use crate::device::Device;
@@ -32,7 +32,7 @@ pub(crate) fn attention(
     let scores = q.reshape(&[bi, kv, groups * ti, di])?.matmul(&k.transpose(2, 3)?)?.cast(DType::F32)?;
     let mut scores = scores.reshape(&[bi, h as isize, ti, s as isize])?.mul(spec.scale.unwrap_or(1.0 / (d as f64).sqrt()) as f32)?;
     if let Some(c) = spec.softcap {
-        scores = scores.mul((1.0 / c) as f32)?.tanh()?.mul(c as f32)?;
+        scores = scores.softcap(c)?;
     }
     if let Some(mask) = mask {
         scores = scores.add(mask)?;

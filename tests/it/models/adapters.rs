@@ -12,7 +12,7 @@ use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
-    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"))
+    given.unwrap_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors"))
 }
 
 /// The decoders in folders, and the GGUF files of decoders.

@@ -14,7 +14,7 @@ const NOT_SUPPORTED: [&str; 2] = ["rwkv7", "zamba2"];
 
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
-    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"))
+    given.unwrap_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors"))
 }
 
 fn numbers(file: &SafeTensors, name: &str) -> Vec<f64> {
@@ -199,23 +199,29 @@ fn supported_architectures_equal_transformers() {
     assert!(wrong.is_empty(), "{} of {} models:\n{}", wrong.len(), all.len(), wrong.join("\n"));
 }
 
-/// Compares models on the GPU: these, which are part `n` of three, or with TL_MODELS=all a third of all there are.
+/// Compares models on the GPU: these, which are part `n` of three. TL_MODELS=all takes a third of all there are instead, TL_MODELS=NAME,NAME those
+/// of the named that are in this third besides.
 fn check_on_gpu(n: usize, few: &[&str]) {
     let Some(gpu) = gpu() else { return };
-    let every = std::env::var("TL_MODELS").is_ok_and(|v| v == "all");
+    let named = std::env::var("TL_MODELS").unwrap_or_default();
+    let named: Vec<&str> = named.split(',').filter(|n| !n.is_empty()).collect();
     let all = Case::all();
-    let is_chosen = |(at, case): &(usize, &Case)| if every { at % 3 == n } else { few.contains(&case.id()) };
+    let every = named == ["all"];
+    let unknown: Vec<&str> = named.iter().copied().filter(|n| !every && !all.iter().any(|c| c.id() == *n)).collect();
+    assert!(unknown.is_empty(), "TL_MODELS: no model {unknown:?}");
+    let is_chosen =
+        |(at, case): &(usize, &Case)| (at % 3 == n && (every || named.contains(&case.id()))) || (!every && few.contains(&case.id()));
     let cases: Vec<&Case> = all.iter().enumerate().filter(is_chosen).map(|(_, case)| case).collect();
-    assert!(cases.len() >= few.len(), "{} of {few:?} are there", cases.len());
+    assert!(every || cases.len() >= few.len(), "{} of {few:?} are there", cases.len());
     let wrong = wrong(cases.iter().copied(), &gpu);
     println!("{} of {} models are right on {}", cases.len() - wrong.len(), cases.len(), gpu.name());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// ALiBi; logit soft-capping; partial rotary embeddings with query and key norms; sliding windows with layers without rotary embeddings.
+/// ALiBi; capped scores and logits; partial rotary embeddings with query and key norms; sliding windows with layers without rotary embeddings.
 #[test]
 fn the_gpu_agrees_on_dense_models() {
-    check_on_gpu(0, &["falcon-alibi", "gemma2-nocap", "stablelm-parallel", "cohere2-two"]);
+    check_on_gpu(0, &["falcon-alibi", "gemma2.F32", "gemma2-nocap", "stablelm-parallel", "cohere2-two"]);
 }
 
 /// Short convolutions, the gated delta rule, also with a decay for each channel, Mamba-2.

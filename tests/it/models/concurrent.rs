@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, TensorResult};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+const FILE: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
 const THREADS: usize = 6;
 const TOKENS: usize = 16;
 

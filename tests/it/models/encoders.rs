@@ -12,7 +12,7 @@ use tensorlogic::{DType, Device, Tensor, TensorResult};
 
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
-    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/encoders")).join("models2")
+    given.unwrap_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/encoders")).join("models2")
 }
 
 /// A model of the manifest, with its folder and its expected results.

@@ -9,7 +9,7 @@ use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// A folder of `tests/vectors/models2`: 4 experts of which a token takes 2.
 fn weights(folder: &str, device: &Device) -> Weights {
-    Weights::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/models2").join(folder), device).unwrap()
+    Weights::open(Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/models2").join(folder), device).unwrap()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tensorlogic::models::{ImageProcessor, ImageTextModel, RgbImage, VisionTower,
 use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/images")
+    Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/images")
 }
 
 fn expected() -> SafeTensors {

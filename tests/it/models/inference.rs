@@ -20,7 +20,7 @@ const MODELS: [&str; 3] = ["gpt2-odd", "llama3-rope", "gemma3_text-pattern"];
 const EVERY: usize = 16;
 
 fn vectors(folder: &str, file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(folder).join(file)
+    Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(folder).join(file)
 }
 
 fn model(name: &str, device: &Device, dtype: DType) -> Box<dyn Model> {
@@ -28,7 +28,7 @@ fn model(name: &str, device: &Device, dtype: DType) -> Box<dyn Model> {
 }
 
 fn tiny(device: &Device) -> Box<dyn Model> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    let file = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
     models::load(&Weights::open(file, device).unwrap(), Some(DType::F32)).unwrap()
 }
 

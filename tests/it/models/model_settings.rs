@@ -16,7 +16,7 @@ use tensorlogic::{DType, Device, Tensor};
 /// A file of `tests/vectors`, or of a larger set of the same layout in the folder `TL_VECTORS`.
 pub(super) fn vectors(name: &str) -> PathBuf {
     let larger = std::env::var_os("TL_VECTORS").map(|root| PathBuf::from(root).join(name)).filter(|p| p.exists());
-    larger.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name))
+    larger.unwrap_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(name))
 }
 
 pub(super) fn read_json(path: &Path) -> Json {

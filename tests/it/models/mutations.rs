@@ -142,7 +142,7 @@ enum May {
 }
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name)
+    Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(name)
 }
 
 /// The logits of some tokens, all of the vocabulary of every model here.

@@ -62,7 +62,7 @@ fn ids(file: &SafeTensors, name: &str) -> Vec<u32> {
 /// Every model of a folder's two manifests.
 fn references() -> Vec<Reference> {
     let root = std::env::var_os("TL_VECTORS").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"));
+    let root = root.unwrap_or_else(|| PathBuf::from(env!("TENSORLOGIC_ROOT")).join("tests/vectors"));
     let mut all = Vec::new();
     for folder in ["models", "models_gguf"] {
         let folder = root.join(folder);

@@ -12,7 +12,7 @@ use tensorlogic::{DType, Device, Tensor, TensorResult};
 /// A folder of the larger set, or of the one that lies here.
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
-    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/encoders")).join("models2")
+    given.unwrap_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/encoders")).join("models2")
 }
 
 fn floats(file: &SafeTensors, name: &str) -> Option<Tensor> {

@@ -12,7 +12,7 @@ use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
 const TOKENS: usize = 24;
 
 fn tiny() -> PathBuf {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf").into()
+    concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf").into()
 }
 
 /// Greedy tokens, also after the text was cut back and read on.

@@ -11,7 +11,7 @@ use tensorlogic::{DType, Device, PipelineStrategy, Rng, Tensor};
 /// Enough that a step is known, and several share a submit.
 const TOKENS: usize = 16;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+const FILE: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
 
 fn load(device: &Device) -> Box<dyn Model> {
     models::load(&Weights::open(FILE, device).unwrap(), Some(DType::F32)).unwrap()

@@ -27,7 +27,7 @@ struct Around {
 }
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name)
+    Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(name)
 }
 
 fn config(folder: &Path) -> Json {

@@ -10,11 +10,11 @@ use tensorlogic::{DType, Device, Rng, Tensor};
 
 const PASSAGE: &str = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n";
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+const FILE: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
 
-/// Characters that are written: decode steps go to a GPU up to eight at a time, so these are three whole groups of them. The program `msl` executes
+/// Characters that are written: decode steps go to a GPU up to eight at a time, so these are two whole groups of them. The program `msl` executes
 /// each step's threads one by one.
-const WRITTEN: usize = 24;
+const WRITTEN: usize = 16;
 
 /// Nats a character of the passage, and what is written after a prompt, always the best character next.
 fn run(device: &Device, dtype: DType) -> (f64, String) {

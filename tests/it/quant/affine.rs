@@ -28,7 +28,7 @@ fn flat<T: tensorlogic::Element>(t: &Tensor) -> Vec<T> {
 
 #[test]
 fn integers_scales_and_zero_points_are_torchaos() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vectors/affine/affine.json.gz");
+    let path = concat!(env!("TENSORLOGIC_ROOT"), "/tests/vectors/affine/affine.json.gz");
     let mut text = String::new();
     flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
     let vectors: Value = serde_json::from_str(&text).unwrap();

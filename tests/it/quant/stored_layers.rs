@@ -120,7 +120,7 @@ fn as_mlx(tensors: &[u8], mut config: Json) -> (Json, Vec<u8>) {
 
 #[test]
 fn a_quantized_folder_computes_as_its_decoded_weights() {
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/models/llama-gqa-bf16");
+    let source = PathBuf::from(env!("TENSORLOGIC_ROOT")).join("tests/vectors/models/llama-gqa-bf16");
     let config: Json = serde_json::from_slice(&std::fs::read(source.join("config.json")).unwrap()).unwrap();
     let (quantized, tensors) = as_mlx(&std::fs::read(source.join("model.safetensors")).unwrap(), config.clone());
     let folder = Folder::new("mlx", &quantized, &tensors);

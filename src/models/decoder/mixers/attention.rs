@@ -190,13 +190,12 @@ impl Attention {
     /// How queries attend to pages.
     fn paged_options(&self, context: &Context) -> TensorResult<AttentionOptions> {
         let s = &*self.spec;
-        let scores = s.softcap.is_some() || s.chunk.is_some() || context.biases.is_some() || context.mask.is_some();
+        let scores = s.chunk.is_some() || context.biases.is_some() || context.mask.is_some();
         if scores || s.lends || s.growth.is_some() || !context.causal {
-            let message =
-                "attention with capped scores, chunks, linear biases, a mask, growing queries or lent keys does not read pages yet";
+            let message = "attention with chunks, linear biases, a mask, growing queries or lent keys does not read pages yet";
             return Err(TensorError::Unsupported(message.into()));
         }
-        Ok(AttentionOptions { scale: s.scale, window: s.window, ..Default::default() })
+        Ok(AttentionOptions { scale: s.scale, window: s.window, softcap: s.softcap, ..Default::default() })
     }
 
     /// Heads `[B,H,T,D]` of what queries see of these keys and values.
@@ -209,11 +208,17 @@ impl Attention {
         };
         let sinks = self.sinks.as_ref();
         let learnt = sinks.is_some_and(|sinks| Mode::learns([q, k, v, sinks]));
-        if s.softcap.is_some() || s.chunk.is_some() || learnt {
+        if s.chunk.is_some() || learnt {
             return scores::attention(s, sinks, [q, k, v], biased.as_ref(), context.kv_len);
         }
-        let options =
-            AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, causal: context.causal, ..Default::default() };
+        let options = AttentionOptions {
+            kv_len: context.kv_len,
+            scale: s.scale,
+            window: s.window,
+            causal: context.causal,
+            softcap: s.softcap,
+            ..Default::default()
+        };
         match sinks {
             Some(sinks) => q.attention_with_sinks(k, v, sinks, biased.as_ref(), &options),
             None => q.attention(k, v, biased.as_ref(), &options),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 impl DeltaSpec {
     /// Elements of all keys and of all values.
-    fn widths(&self) -> [usize; 2] {
+    pub fn widths(&self) -> [usize; 2] {
         [self.key_heads * self.key_dim, self.value_heads * self.value_dim]
     }
     /// What a layer keeps: the convolution's columns and the matrices.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 impl SsdSpec {
     /// Elements of x.
-    fn inner(&self) -> usize {
+    pub fn inner(&self) -> usize {
         self.heads * self.head_dim
     }
     /// Sizes of z, x, B, C and Δ.
