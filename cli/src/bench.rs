@@ -6,7 +6,7 @@ use crate::energy::TokenEnergy;
 use crate::layers::{self, RankGroup};
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
-use crate::random_model::{SHAPES, random_model};
+use crate::random_model::{SHAPES, Shape, random_file, random_model};
 use crate::ranks::RankArgs;
 use crate::suites::{self, CompareArgs, RunArgs};
 use crate::{Global, interrupt};
@@ -20,6 +20,7 @@ use tensorlogic::eval::{EvalStats, eval_all, eval_stats};
 use tensorlogic::io::human_bytes;
 use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights, pacing_for};
 use tensorlogic::profile::Profile;
+use tensorlogic::quant::{MIXES, WeightTypes};
 use tensorlogic::strategy::with_pacing;
 use tensorlogic::{DType, Device, PipelineStrategy, Tensor, TensorResult};
 
@@ -70,9 +71,12 @@ pub struct DecodeArgs {
     /// qwen3-30b-a3b, gpt-oss-20b or lfm2-350m
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
-    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …; with mxfp4 only experts are of it, if there are some, the rest is q8_0
+    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, q4_K_M, …; with mxfp4 only experts are of it, if there are some, the rest is q8_0
     #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
     weights: String,
+    /// Write the random weights to this GGUF file, for other programs to read, and measure nothing
+    #[arg(long, value_name = "FILE", requires = "shape")]
+    write: Option<PathBuf>,
     /// Prompt length in tokens
     #[arg(short, long, default_value_t = 64)]
     pub prompt: usize,
@@ -135,12 +139,7 @@ pub fn weights_of(
     global: Global,
 ) -> Result<(String, PathBuf, Weights), Failure> {
     if let Some(name) = shape {
-        let shape = SHAPES.iter().find(|s| s.name == name);
-        let names = SHAPES.map(|s| s.name).join(", ");
-        let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: expected one of {names}")))?;
-        let names = DType::WEIGHTS.map(DType::name).join(", ");
-        let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(of_type));
-        let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {of_type}: expected one of {names}")))?;
+        let (shape, wanted) = shape_of(name, of_type)?;
         return Ok((
             format!("{name} {wanted} (random weights)"),
             PathBuf::from(name),
@@ -153,7 +152,22 @@ pub fn weights_of(
     Ok((name, path, weights))
 }
 
+/// The shape and the types of weights of these names.
+fn shape_of(name: &str, of_type: &str) -> Result<(&'static Shape, WeightTypes), Failure> {
+    let names = || SHAPES.iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
+    let shape = SHAPES.iter().find(|s| s.name == name);
+    let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: expected one of {}", names())))?;
+    let names = || DType::WEIGHTS.map(DType::name).into_iter().chain(MIXES.iter().map(|m| m.name)).collect::<Vec<_>>().join(", ");
+    let wanted = of_type.parse().map_err(|_| Failure::Usage(format!("--type {of_type}: expected one of {}", names())))?;
+    Ok((shape, wanted))
+}
+
 fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
+    if let (Some(file), Some(name)) = (&args.write, &args.shape) {
+        let (shape, types) = shape_of(name, &args.weights)?;
+        std::fs::write(file, random_file(shape, types)?).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
+        return output::result(&file.display().to_string());
+    }
     let quiet = Global { quiet: true, ..global };
     let open = |device: &Device| Ok(weights_of(args.shape.as_deref(), &args.weights, &args.model, device, quiet)?.2);
     layers::run(&args.ranks, &args.model, global, open, |team, global| decode_over(args, global, team))

@@ -1,10 +1,10 @@
 //! `tl bench serve URL`: a server under load, over HTTP, measured at its clients by vLLM's definitions.
 
-use crate::bench_serve::ServeArgs;
+use crate::bench_serve::{Lengths, ServeArgs};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Scope;
@@ -13,6 +13,9 @@ use ureq::Agent;
 
 /// Bytes of a client's stack.
 const STACK: usize = 256 << 10;
+
+/// How a connection that the server has closed is told.
+const CLOSED: [ErrorKind; 4] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted, ErrorKind::BrokenPipe];
 
 /// A server and what is sent to it.
 struct Client<'a> {
@@ -26,6 +29,8 @@ struct Client<'a> {
 /// What happened to one request, in time since it was sent.
 #[derive(Clone, Debug, Default)]
 struct Sample {
+    /// Tokens of the prompt.
+    prompt: usize,
     /// Chunks with text.
     chunks: Vec<Duration>,
     /// Tokens of the answer, as the server counts them.
@@ -76,9 +81,9 @@ pub fn run(url: &str, args: &ServeArgs, global: Global) -> Result<(), Failure> {
         output::result("    load   requests/s     tok/s   first token (p99)    a token (p99)   between chunks (p99)   failed")?;
     }
     let mut rows = Vec::new();
-    for load in loads {
-        let (samples, failed, time) = client.measure(load)?;
-        let row = report(&samples, failed, time, args.prompt, &limits);
+    for (k, load) in loads.into_iter().enumerate() {
+        let (samples, failed, time) = client.measure(load, k * args.requests)?;
+        let row = report(&samples, failed, time, &limits);
         if !global.json {
             let n = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
             let load = match load {
@@ -109,12 +114,16 @@ pub fn run(url: &str, args: &ServeArgs, global: Global) -> Result<(), Failure> {
     }
     match global.json {
         true => {
-            let value =
-                json!({ "url": client.url, "model": client.model, "prompt_tokens": args.prompt, "tokens": args.tokens, "loads": rows });
+            let value = json!({ "url": client.url, "model": client.model, "prompt_tokens": shown(args.prompt), "tokens": shown(args.tokens), "loads": rows });
             output::result(&value.to_string())
         }
         false => Ok(()),
     }
+}
+
+/// A number, or a range as a text.
+fn shown(lengths: Lengths) -> Value {
+    if lengths.least == lengths.most { lengths.most.into() } else { lengths.to_string().into() }
 }
 
 /// Limits in milliseconds, such as `ttft:100`.
@@ -162,12 +171,12 @@ impl Client<'_> {
         serde_json::from_str(&text).map_err(|e| failed(&e))
     }
 
-    /// All requests of a load, how many failed, and how long it took.
-    fn measure(&self, load: Load) -> Result<(Vec<Sample>, usize, Duration), Failure> {
+    /// All requests of a load behind so many of others, how many failed, and how long it took.
+    fn measure(&self, load: Load, before: usize) -> Result<(Vec<Sample>, usize, Duration), Failure> {
         let (samples, errors) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let next = AtomicUsize::new(0);
         let start = Instant::now();
-        let one = |n: usize| match self.request(n as u64) {
+        let one = |n: usize| match self.request((before + n) as u64) {
             Ok(sample) => samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample),
             Err(e) => errors.lock().unwrap_or_else(PoisonError::into_inner).push(e),
         };
@@ -221,15 +230,25 @@ impl Client<'_> {
     /// Request `n`: random tokens, so that no cache has them.
     fn request(&self, n: u64) -> Result<Sample, String> {
         let mut random = Random(self.args.seed ^ (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let prompt: Vec<u32> = (0..self.args.prompt).map(|_| (random.unit() * f64::from(self.vocab)) as u32).collect();
-        let body = json!({ "model": self.model, "prompt": prompt, "max_tokens": self.args.tokens, "temperature": 0, "ignore_eos": true,
+        let [count, tokens] = [self.args.prompt, self.args.tokens].map(|of| random.within(of));
+        let prompt: Vec<u32> = (0..count).map(|_| (random.unit() * f64::from(self.vocab)) as u32).collect();
+        let body = json!({ "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
             "stream": true, "stream_options": { "include_usage": true } });
-        let mut request = self.agent.post(format!("{}/v1/completions", self.url)).header("content-type", "application/json");
-        if let Some(key) = &self.args.api_key {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
-        let sent = Instant::now();
-        let reply = request.send(body.to_string()).map_err(|e| e.to_string())?;
+        let body = body.to_string();
+        let send = || {
+            let mut request = self.agent.post(format!("{}/v1/completions", self.url)).header("content-type", "application/json");
+            if let Some(key) = &self.args.api_key {
+                request = request.header("authorization", format!("Bearer {key}"));
+            }
+            (Instant::now(), request.send(&body))
+        };
+        // A server may close a connection behind an answer, of which the next request is told by an error: that takes another connection, and its
+        // time goes on.
+        let (sent, reply) = match send() {
+            (sent, Err(ureq::Error::Io(e))) if CLOSED.contains(&e.kind()) => (sent, send().1),
+            answered => answered,
+        };
+        let reply = reply.map_err(|e| e.to_string())?;
         let status = reply.status();
         let mut lines = BufReader::new(reply.into_body().into_reader());
         if !status.is_success() {
@@ -237,7 +256,7 @@ impl Client<'_> {
             let _ = lines.read_line(&mut text);
             return Err(format!("{status} {text}"));
         }
-        let mut sample = Sample::default();
+        let mut sample = Sample { prompt: count, ..Sample::default() };
         let mut line = String::new();
         while lines.read_line(&mut line).map_err(|e| e.to_string())? > 0 {
             sample.take(line.trim(), sent.elapsed())?;
@@ -282,6 +301,11 @@ impl Random {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
+
+    /// A length of a range, each as likely; nothing is drawn where there is one.
+    fn within(&mut self, Lengths { least, most }: Lengths) -> usize {
+        if least == most { least } else { least + (self.unit() * (most - least + 1) as f64) as usize }
+    }
 }
 
 /// The number that this share of all is below, between the two next to it, as NumPy has it.
@@ -293,9 +317,9 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// The figures of a load, by the names of `vllm bench serve`.
-fn report(samples: &[Sample], failed: usize, time: Duration, prompt: usize, limits: &[(String, f64)]) -> Value {
+fn report(samples: &[Sample], failed: usize, time: Duration, limits: &[(String, f64)]) -> Value {
     let seconds = time.as_secs_f64().max(1e-9);
-    let (inputs, outputs) = (prompt * samples.len(), samples.iter().map(|s| s.tokens).sum::<usize>());
+    let [inputs, outputs] = [|s: &Sample| s.prompt, |s: &Sample| s.tokens].map(|of| samples.iter().map(of).sum::<usize>());
     let chunks: usize = samples.iter().map(|s| s.chunks.len()).sum();
     let within = |s: &Sample, (name, ms): &(String, f64)| {
         let own = match &**name {
@@ -331,14 +355,14 @@ mod tests {
     use super::*;
 
     fn sample(ms: &[u64], tokens: usize) -> Sample {
-        Sample { chunks: ms.iter().map(|&ms| Duration::from_millis(ms)).collect(), tokens }
+        Sample { prompt: 10, chunks: ms.iter().map(|&ms| Duration::from_millis(ms)).collect(), tokens }
     }
 
     #[test]
     fn figures_are_those_of_the_definitions() {
         let samples = [sample(&[100, 110, 130], 3), sample(&[200, 220], 5), sample(&[300], 1)];
         let limits = limits(&["ttft:250".into(), "tpot:10".into()]).unwrap();
-        let value = report(&samples, 2, Duration::from_secs(2), 10, &limits);
+        let value = report(&samples, 2, Duration::from_secs(2), &limits);
         let close = |name: &str, want: f64| assert!((value[name].as_f64().unwrap() - want).abs() < 1e-9, "{name}: {}", value[name]);
         close("request_throughput", 1.5);
         close("output_throughput", 4.5);
@@ -369,6 +393,19 @@ mod tests {
         }
         assert_eq!((s.chunks.len(), s.tokens, s.whole()), (2, 4, 0.009));
         assert!(s.take(r#"data: {"error": {"message": "m"}}"#, Duration::ZERO).unwrap_err().contains('m'));
+    }
+
+    #[test]
+    fn lengths_are_all_of_their_range_and_as_likely() {
+        let read = |text: &str| text.parse::<Lengths>();
+        assert_eq!((read("64").unwrap().to_string(), read("16-2000").unwrap().to_string()), ("64".into(), "16-2000".into()));
+        for wrong in ["", "-", "9-8", "a", "1-2-3"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let (mut random, mut counts) = (Random(3), [0; 5]);
+        (0..100_000).for_each(|_| counts[random.within(read("3-7").unwrap()) - 3] += 1);
+        assert!(counts.iter().all(|n| (19_000..21_000).contains(n)), "{counts:?}");
+        assert_eq!(random.within(read("5").unwrap()), 5);
     }
 
     #[test]

@@ -6,12 +6,50 @@ use crate::output::{self, Failure};
 use crate::{Global, bench_http, interrupt};
 use clap::Args;
 use serde_json::json;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensorlogic::Device;
 use tensorlogic::models::{KvCache, Model, pacing_for};
 use tensorlogic::serving::{Answer, Engine, EngineOptions, Event, Request};
 use tensorlogic::strategy::with_pacing;
+
+/// How many tokens, from least to most.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Lengths {
+    pub least: usize,
+    pub most: usize,
+}
+
+impl FromStr for Lengths {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Lengths, String> {
+        let (least, most) = text.split_once('-').unwrap_or((text, text));
+        let number = |part: &str| part.trim().parse::<usize>().map_err(|e| e.to_string());
+        match (number(least)?, number(most)?) {
+            (least, most) if least <= most => Ok(Lengths { least, most }),
+            _ => Err("the range ends below its beginning".into()),
+        }
+    }
+}
+
+impl fmt::Display for Lengths {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Lengths { least, most } = self;
+        if least == most { write!(f, "{least}") } else { write!(f, "{least}-{most}") }
+    }
+}
+
+impl Lengths {
+    /// The length; an error where it is a range.
+    fn one(self, option: &str) -> Result<usize, Failure> {
+        match self.least == self.most {
+            true => Ok(self.least),
+            false => Err(Failure::Usage(format!("{option} {self}: with --offline all requests have one length"))),
+        }
+    }
+}
 
 /// Measure many requests at once: a server's at URL, or the engine's alone
 #[derive(Args)]
@@ -25,6 +63,7 @@ included in the time. The median of the rounds is printed, and the median of the
 
 Examples:
   tl bench serve http://127.0.0.1:8080 --clients 1,8,64 --requests 256
+  tl bench serve http://127.0.0.1:8080 --clients 16 --prompt 16-2000 --tokens 16-512
   tl bench serve http://127.0.0.1:8080 --rate 2,4,inf --prompt 512 --tokens 128 --goodput ttft:200,tpot:50
   tl bench serve --offline                             the default model
   tl bench serve --offline --clients 1,8,64 --shape gpt2-124m --type f16 --device vulkan
@@ -67,12 +106,12 @@ pub struct ServeArgs {
     /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
     #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
     weights: String,
-    /// Prompt length in tokens
-    #[arg(short, long, default_value_t = 64)]
-    pub prompt: usize,
-    /// Tokens to generate
-    #[arg(short = 'n', long, default_value_t = 64)]
-    pub tokens: usize,
+    /// Prompt length in tokens; with URL also a range such as 16-2000, from which each request's is drawn
+    #[arg(short, long, default_value = "64")]
+    pub prompt: Lengths,
+    /// Tokens to generate; with URL also a range
+    #[arg(short = 'n', long, default_value = "64")]
+    pub tokens: Lengths,
     /// Number of rounds
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
@@ -100,16 +139,17 @@ struct Row {
 
 /// Runs the subcommand.
 pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
-    if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.clients.is_empty() || args.clients.contains(&0) {
+    if args.prompt.least == 0 || args.tokens.least < 2 || args.runs == 0 || args.clients.is_empty() || args.clients.contains(&0) {
         return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 client".into()));
     }
     if let Some(url) = &args.url {
         return bench_http::run(url, args, global);
     }
+    let (prompt, written) = (args.prompt.one("--prompt")?, args.tokens.one("--tokens")?);
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, path, weights) = weights_of(args.shape.as_deref(), &args.weights, &args.model, &device, global)?;
     let model: Arc<dyn Model> = args.model.build(&weights, &path, dtype)?.into();
-    let tokens = args.prompt.saturating_add(args.tokens);
+    let tokens = prompt.saturating_add(written);
     if tokens > model.shape().context {
         return Err(Failure::Usage(format!("{tokens} tokens; the model supports {}", model.shape().context)));
     }
@@ -120,7 +160,7 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
     }
     let mut rows = Vec::new();
     for &clients in &args.clients {
-        let row = measure(&model, &device, args, clients)?;
+        let row = measure(&model, &device, args, [clients, prompt, written])?;
         if !global.json {
             let Row { batch, engine, ratio, whole, first_token, .. } = row;
             let first = first_token.as_secs_f64() * 1e3;
@@ -137,7 +177,7 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
         json!({ "clients": r.clients, "batch_tokens_per_s": r.batch, "tokens_per_s": r.engine, "of_batch": r.ratio,
             "whole_tokens_per_s": r.whole, "first_token_s": r.first_token.as_secs_f64() })
     });
-    let value = json!({ "model": name, "device": device.name(), "prompt_tokens": args.prompt, "tokens": args.tokens, "runs": args.runs,
+    let value = json!({ "model": name, "device": device.name(), "prompt_tokens": prompt, "tokens": written, "runs": args.runs,
         "deterministic": args.deterministic, "clients": rows.collect::<Vec<_>>() });
     output::result(&value.to_string())
 }
@@ -147,10 +187,11 @@ fn median<T: PartialOrd + Copy>(mut all: Vec<T>) -> T {
     all[all.len() / 2]
 }
 
-fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, clients: usize) -> Result<Row, Failure> {
+/// So many clients with prompts and answers of one length each.
+fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, [clients, prompt, tokens]: [usize; 3]) -> Result<Row, Failure> {
     let pacing = pacing_for(device.strategy(), &**model, device, clients);
-    let batch = Batch { count: clients, prompt: args.prompt, tokens: args.tokens, submits_ahead: pacing.submits_ahead };
-    let context = args.prompt + args.tokens;
+    let batch = Batch { count: clients, prompt, tokens, submits_ahead: pacing.submits_ahead };
+    let context = prompt + tokens;
     let mut cache = KvCache::batch(&model.shape(), clients, context, device)?;
     let deterministic = args.deterministic;
     let options = EngineOptions { rows: clients, context: Some(context), kv_bytes: usize::MAX, deterministic, ..Default::default() };
@@ -160,11 +201,11 @@ fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, clients: u
     // The first round compiles.
     for round in 0..=args.runs {
         let (_, wrote) = with_pacing(&pacing, || batch.run(&**model, device, &mut cache))?;
-        let times = serve(&engine, &prompts, args.tokens, round)?;
+        let times = serve(&engine, &prompts, tokens, round)?;
         if round == 0 {
             continue;
         }
-        let alone = (clients * (args.tokens - 1)) as f64 / wrote.as_secs_f64();
+        let alone = (clients * (tokens - 1)) as f64 / wrote.as_secs_f64();
         let begun = times.iter().map(|t| t[0]).max().unwrap_or_default();
         let end = times.iter().filter_map(|t| t.last().copied()).max().unwrap_or_default();
         let behind = times.iter().flatten().filter(|t| **t > begun).count();
@@ -172,7 +213,7 @@ fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, clients: u
         batches.push(alone);
         decodes.push(decode);
         ratios.push(decode / alone);
-        wholes.push((clients * args.tokens) as f64 / end.as_secs_f64());
+        wholes.push((clients * tokens) as f64 / end.as_secs_f64());
         firsts.extend(times.iter().map(|t| t[0]));
     }
     let [batch, engine, ratio, whole] = [batches, decodes, ratios, wholes].map(median);

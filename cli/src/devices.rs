@@ -15,7 +15,7 @@ use tensorlogic::io::human_bytes;
 Environment:
   TL_DEVICE        default device of every command
   TL_NUM_THREADS   threads on the CPU
-  TL_CPU           instruction set on the CPU: plain; avx2, avx512; neon, dotprod, i8mm
+  TL_CPU           instruction set on the CPU: plain; avx2, avx512; neon, dotprod, i8mm, bf16
   TL_NO_FUSION     1 disables fusion: every operation is its own dispatch")]
 pub struct DevicesArgs {}
 

@@ -48,9 +48,18 @@ pub struct DoctorArgs {
     /// With --self-test: only the work whose name begins so, such as `product` or `litmus`; `bench` is what is measured
     #[arg(long, value_name = "NAME", requires = "self_test")]
     cases: Option<String>,
+    /// With --self-test: seconds for all devices together, about; cases that none is left for are listed as not done
+    #[arg(long, value_name = "SECONDS", default_value_t = 110.0, requires = "self_test", value_parser = seconds)]
+    seconds: f64,
     /// Show a report that --bundle wrote
     #[arg(long, value_name = "FILE.tar", conflicts_with_all = ["measure", "command", "self_test"])]
     read_bundle: Option<PathBuf>,
+}
+
+/// A time that can be waited for.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().map_err(|e| e.to_string())?;
+    if (0.0..=1e6).contains(&seconds) { Ok(seconds) } else { Err("expected 0 to 1000000".into()) }
 }
 
 /// An environment variable: its name, its effect, and the equivalent library call.
@@ -68,7 +77,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 pub const VARIABLES: [Variable; 22] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
-    variable("TL_CPU", "instruction set of the CPU device: plain; avx2, avx512; neon, dotprod, i8mm", "-"),
+    variable("TL_CPU", "instruction set of the CPU device: plain; avx2, avx512; neon, dotprod, i8mm, bf16", "-"),
     variable(
         "TL_MEM_LIMIT",
         "limit of memory allocated on a device, without mapped files: 512M, 2G, 75%, auto",
@@ -333,6 +342,10 @@ fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mu
             "results are the same; work may be slower",
         );
     }
+    if let Some(why) = d.lacks_tensor_ops() {
+        json["lacks_tensor_ops"] = json!(why);
+        rows.push(["tensor operations".into(), format!("products do without Metal 4's: {why}")]);
+    }
     if let Some(held) = d.matrix_elements() {
         let of_lane = format!("{} in each of {} rows", held.row_elements(), held.lane_rows());
         json["matrix_elements"] = json!({ "lane_rows": held.lane_rows(), "row_elements": held.row_elements() });
@@ -444,7 +457,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
         return self_test::show(file, global);
     }
     if args.self_test {
-        return self_test::run(&args.device, args.cases.as_deref().unwrap_or(""), args.bundle.as_deref(), global);
+        return self_test::run(&args.device, args.cases.as_deref().unwrap_or(""), args.seconds, args.bundle.as_deref(), global);
     }
     let mut problems = Vec::new();
     settings(&mut problems);

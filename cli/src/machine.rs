@@ -58,7 +58,8 @@ pub fn device(d: &Device) -> Value {
         TuningSource::Given => "given by the program",
     };
     let held = d.matrix_elements().map(|e| json!({ "lane_rows": e.lane_rows(), "row_elements": e.row_elements() }));
-    json!({ "name": d.name(), "stands_in": d.stands_in(), "lacks_metal_bodies": d.lacks_metal_bodies(), "failed_probes": d.failed_probes(),
+    json!({ "name": d.name(), "stands_in": d.stands_in(), "lacks_metal_bodies": d.lacks_metal_bodies(),
+        "lacks_tensor_ops": d.lacks_tensor_ops(), "failed_probes": d.failed_probes(),
         "tuning": d.tuning().map(|t| json!(t)), "tuning_name": d.tuning().map(|t| &t.name), "tuning_source": d.tuning_source().map(source),
         "matrix_elements": held, "default_float": d.default_float().name(), "storage": format!("{:?}", d.storage_mode()),
         "memory_bytes": d.memory_info().map(|m| m.total), "limit_bytes": d.buffer_pool_stats().limit })

@@ -3,7 +3,7 @@
 use crate::output::Failure;
 use tensorlogic::DType;
 use tensorlogic::io::{Gguf, GgufWriter};
-use tensorlogic::quant::{quantize, random_blocks};
+use tensorlogic::quant::{WeightTypes, quantize, random_blocks};
 
 /// Sizes of a model.
 pub struct Shape {
@@ -51,7 +51,7 @@ const LLAMA: Shape = Shape {
 };
 
 /// The shapes that have a name.
-pub const SHAPES: [Shape; 10] = [
+pub static SHAPES: [Shape; 10] = [
     Shape {
         name: "gpt2-124m",
         architecture: "gpt2",
@@ -163,7 +163,7 @@ struct Part {
     kind: Kind,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Matrix,
     Expert,
@@ -274,7 +274,10 @@ impl Shape {
     fn keys(&self, w: &mut GgufWriter) {
         let a = self.architecture;
         w.set("general.architecture", a);
+        // llama.cpp's name of none, for which it wants the number of tokens.
+        w.set("tokenizer.ggml.model", "none");
         let mut numbers = vec![
+            ("vocab_size", self.vocab),
             ("block_count", self.layers),
             ("embedding_length", self.dim),
             ("feed_forward_length", self.feed_forward),
@@ -307,44 +310,61 @@ impl Shape {
     }
 }
 
-/// The type of a matrix where `dtype` is asked for: files with MXFP4 have it in experts, and Q8_0 elsewhere.
-fn type_of(shape: &Shape, dtype: DType, kind: Kind) -> DType {
-    if dtype == DType::MXFP4 && shape.experts.is_some() && kind == Kind::Matrix { DType::Q8_0 } else { dtype }
+/// The types of a model's parts where `types` are asked for. Files with MXFP4 have it in experts, and Q8_0 elsewhere; of mixes the output matrix, and
+/// the embedding that serves as one, have 6 bits.
+fn types_of(shape: &Shape, types: WeightTypes, parts: &[Part]) -> Vec<DType> {
+    let names: Vec<&str> = parts.iter().map(|p| &*p.name).collect();
+    let head = if shape.tied { "token_embd.weight" } else { "output.weight" };
+    let of = |(p, dtype): (&Part, DType)| match p.kind {
+        Kind::Matrix if types == WeightTypes::One(DType::MXFP4) && shape.experts.is_some() => DType::Q8_0,
+        Kind::Matrix if matches!(types, WeightTypes::Mix(_)) && p.name == head => DType::Q6_K,
+        Kind::Matrix | Kind::Expert => dtype,
+        Kind::Ones | Kind::Zeros | Kind::Random => DType::F32,
+    };
+    parts.iter().zip(types.of(&names, shape.experts.map_or(0, |e| e.count))).map(of).collect()
 }
 
-/// A GGUF file in memory. Matrices are of `dtype` (where that is MXFP4 and there are experts, only theirs are, the others Q8_0), norms and biases f32.
-pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
+/// A model of [`random_file`].
+pub fn random_model(shape: &Shape, types: WeightTypes) -> Result<Gguf, Failure> {
+    Ok(Gguf::from_bytes(random_file(shape, types)?)?)
+}
+
+/// A GGUF file, whose tokenizer has no words. Matrices are of `types` (where that is MXFP4 and there are experts, only theirs are, the others
+/// Q8_0), norms and biases f32.
+pub fn random_file(shape: &Shape, types: WeightTypes) -> Result<Vec<u8>, Failure> {
     let parts = shape.parts();
-    let is_matrix = |p: &&Part| matches!(p.kind, Kind::Matrix | Kind::Expert);
+    let dtypes = types_of(shape, types, &parts);
     let columns = |p: &Part| p.shape[p.shape.len() - 1];
-    if let Some(rows) = parts.iter().filter(is_matrix).map(columns).find(|n| n % type_of(shape, dtype, Kind::Expert).block() != 0) {
+    if let Some((p, d)) = parts.iter().zip(&dtypes).find(|(p, d)| d.is_block() && columns(p) % d.block() != 0) {
         return Err(Failure::Usage(format!(
-            "{} cannot be {dtype}: rows of {rows} are not a multiple of the block size {}",
+            "{} cannot be {types}: rows of {} are not a multiple of the block size {}",
             shape.name,
-            dtype.block()
+            columns(p),
+            d.block()
         )));
     }
-    // Tensors share these bytes, which they borrow: every matrix begins as every other does, and the file is the only copy of them.
+    // Tensors share these bytes, which they borrow: every one begins as every other of its kind and type does, and the file is the only copy of them.
     let count = |p: &Part| p.shape.iter().product::<usize>();
-    let most = |kind: &dyn Fn(Kind) -> bool| parts.iter().filter(|p| kind(p.kind)).map(count).max().unwrap_or(0);
-    let pool = |kind: Kind| random_bytes(type_of(shape, dtype, kind), most(&|k| k == kind), shape.dim);
-    let (matrices, experts) = (pool(Kind::Matrix), pool(Kind::Expert));
-    let plain = random_bytes(DType::F32, most(&|k| k == Kind::Random), shape.dim);
-    let ones: Vec<u8> = std::iter::repeat_n(1f32.to_le_bytes(), most(&|k| k == Kind::Ones)).flatten().collect();
-    let zeros = vec![0; 4 * most(&|k| k == Kind::Zeros)];
+    let mut pools: Vec<((Kind, DType), Vec<u8>)> = Vec::new();
+    for (p, &dtype) in parts.iter().zip(&dtypes) {
+        let key = (p.kind, dtype);
+        if pools.iter().all(|(k, _)| *k != key) {
+            let most = parts.iter().zip(&dtypes).filter(|(p, d)| (p.kind, **d) == key).map(|(p, _)| count(p)).max().unwrap_or(0);
+            let bytes = match p.kind {
+                Kind::Ones => std::iter::repeat_n(1f32.to_le_bytes(), most).flatten().collect(),
+                Kind::Zeros => vec![0; 4 * most],
+                Kind::Matrix | Kind::Expert | Kind::Random => random_bytes(dtype, most, shape.dim),
+            };
+            pools.push((key, bytes));
+        }
+    }
     let mut w = GgufWriter::new();
     shape.keys(&mut w);
-    for p in &parts {
-        let (dtype, bytes) = match p.kind {
-            Kind::Matrix => (type_of(shape, dtype, p.kind), &matrices),
-            Kind::Expert => (dtype, &experts),
-            Kind::Ones => (DType::F32, &ones),
-            Kind::Zeros => (DType::F32, &zeros),
-            Kind::Random => (DType::F32, &plain),
-        };
-        w.tensor(&p.name, dtype, &p.shape, &bytes[..dtype.bytes(count(p)).unwrap_or(0)])?;
+    for (p, &dtype) in parts.iter().zip(&dtypes) {
+        let pool = pools.iter().find(|(k, _)| *k == (p.kind, dtype)).map_or(&[][..], |(_, bytes)| bytes);
+        w.tensor(&p.name, dtype, &p.shape, &pool[..dtype.bytes(count(p)).unwrap_or(0)])?;
     }
-    Ok(Gguf::from_bytes(w.to_bytes()?)?)
+    Ok(w.to_bytes()?)
 }
 
 /// `count` random weights of about the size that keeps activations of `inputs` values in range; none if they are not whole blocks.
@@ -407,7 +427,7 @@ mod tests {
         for shape in &SHAPES {
             let small = small(shape);
             for dtype in [DType::Q8_0, DType::MXFP4] {
-                let gguf = random_model(&small, dtype).unwrap();
+                let gguf = random_model(&small, dtype.into()).unwrap();
                 let of_experts: u64 = gguf.tensors().iter().filter(|t| t.name.contains("_exps.")).map(|t| t.range.len() as u64).sum();
                 let model = models::load(&Weights::from_gguf(gguf, &Device::cpu()), None).unwrap_or_else(|e| panic!("{}: {e}", shape.name));
                 let logits = Session::new(&*model, 16, &Device::cpu()).unwrap().score(&[1, 2, 3]).unwrap().to_vec().unwrap();
@@ -416,8 +436,35 @@ mod tests {
                 assert_eq!(model.unread_bytes(), of_experts / 4 * 3, "{} in {dtype}", shape.name);
                 assert_eq!(of_experts > 0, shape.experts.is_some());
             }
-            assert!(random_model(&small, DType::Q4_K).is_err(), "{}: rows of 64 are no blocks of 256", shape.name);
+            assert!(random_model(&small, DType::Q4_K.into()).is_err(), "{}: rows of 64 are no blocks of 256", shape.name);
         }
+    }
+
+    /// The mix as llama.cpp's own rules give it for a small model: layers 0 and 7 of 8, and every third between them, have more bits.
+    #[test]
+    fn mixes_have_llama_cpps_types() {
+        let types_of_layers = |shape: &Shape, part: &str| -> Vec<DType> {
+            let gguf = random_model(shape, "q4_K_M".parse().unwrap()).unwrap();
+            let of_part = |t: &&tensorlogic::io::TensorInfo| t.name.ends_with(&format!(".{part}.weight"));
+            gguf.tensors().iter().filter(of_part).map(|t| t.dtype().unwrap()).collect()
+        };
+        let more = |which: [usize; 4]| (0..8).map(|i| if which.contains(&i) { DType::Q6_K } else { DType::Q4_K }).collect::<Vec<_>>();
+        let shape = Shape { layers: 8, dim: 256, heads: 2, kv_heads: 2, feed_forward: 512, vocab: 300, ..LLAMA };
+        for part in ["attn_v", "ffn_down"] {
+            assert_eq!(types_of_layers(&shape, part), more([0, 3, 6, 7]), "{part}");
+        }
+        assert_eq!(types_of_layers(&shape, "attn_k"), [DType::Q4_K; 8]);
+        let gguf = random_model(&shape, "q4_K_M".parse().unwrap()).unwrap();
+        assert_eq!(gguf.tensors().iter().find(|t| &*t.name == "token_embd.weight").unwrap().dtype().unwrap(), DType::Q6_K);
+        let gpt2 = Shape { architecture: "gpt2", ..shape };
+        assert_eq!(types_of_layers(&gpt2, "attn_qkv"), [DType::Q5_K; 8]);
+        let experts = Some(Experts { count: 8, used: 2, size: 256 });
+        let mixtral = Shape { architecture: "llama", experts, layers: 8, dim: 256, heads: 2, kv_heads: 2, vocab: 300, ..LLAMA };
+        assert_eq!(types_of_layers(&mixtral, "ffn_down_exps"), more([0, 3, 6, 7]));
+        assert_eq!(
+            (types_of_layers(&mixtral, "attn_v"), types_of_layers(&mixtral, "attn_output")),
+            (vec![DType::Q8_0; 8], vec![DType::Q5_K; 8])
+        );
     }
 
     /// Parameters as their makers count them.

@@ -1,5 +1,6 @@
 //! The way into the engine: what its thread is told, in the order of requests' numbers.
 
+use super::queue::Waiting;
 use super::request::Request;
 use super::scheduler::RowId;
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 /// What the engine's thread is told.
 pub(super) enum Message {
-    Submit(RowId, Box<Request>, Arc<AtomicUsize>, Instant),
+    Submit(RowId, Box<Request>, Waiting, Arc<AtomicUsize>, Instant),
     Cancel(RowId),
     Stop,
 }

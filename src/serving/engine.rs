@@ -4,7 +4,7 @@ use super::answer::{Answer, Ticket};
 use super::door::{Door, Message, lock};
 use super::listeners::Listeners;
 use super::options::EngineOptions;
-use super::queue::Queue;
+use super::queue::{Queue, Waiting};
 use super::request::{Event, Refusal, Request};
 use super::round::Round;
 use super::stats::EngineStats;
@@ -233,35 +233,35 @@ impl Engine {
         if self.round.last.load(Relaxed) {
             return Err(Refusal::Stopped);
         }
+        let waiting = Waiting::of(&request);
         let mut door = lock(&self.door);
         if self.taken.load(Relaxed) >= self.most {
             return Err(Refusal::QueueFull);
         }
         let now = Instant::now();
-        let tokens = request.prompt.len();
         let mut queue = lock(&self.queue);
         // Where a row is free, its prompt is read next.
         let waits = self.taken.load(Relaxed) >= self.rows;
-        if waits && queue.is_full(tokens, self.waiting_tokens) {
+        if waits && queue.is_full(waiting, self.waiting_tokens) {
             return Err(Refusal::QueueFull);
         }
         let expected = queue.expected_wait(now);
         if let Some(limit) = self.max_wait.filter(|limit| expected > *limit) {
             return Err(Refusal::WaitTooLong { expected, limit });
         }
-        queue.enter(tokens);
+        queue.enter(waiting);
         drop(queue);
         self.taken.fetch_add(1, Relaxed);
         // Numbers and messages are in one order.
         door.next += 1;
         let id = door.next;
         self.listeners.add(id, Box::new(listener));
-        let sent = door.sender.send(Message::Submit(id, Box::new(request), cached.clone(), now));
+        let sent = door.sender.send(Message::Submit(id, Box::new(request), waiting, cached.clone(), now));
         drop(door);
         // It may have ended since.
         if sent.is_err() || self.round.last.load(Relaxed) {
             self.listeners.remove(id);
-            lock(&self.queue).leave(tokens);
+            lock(&self.queue).leave(waiting);
             self.taken.fetch_sub(1, Relaxed);
             return Err(Refusal::Stopped);
         }

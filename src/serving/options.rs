@@ -13,7 +13,8 @@ pub struct EngineOptions {
     pub rows: usize,
     /// Requests that wait at most.
     pub waiting: usize,
-    /// Tokens that the prompts of waiting requests have together at most; one request may always wait. No limit by default.
+    /// Tokens that the prompts of waiting requests have together at most, equal prompts counted once; one may always wait. No limit by
+    /// default.
     pub waiting_tokens: usize,
     /// How long a request may wait before its prompt begins to be read; then it fails. One that is expected to wait longer is refused. `None`: as long as it
     /// takes.

@@ -7,7 +7,7 @@ use super::listeners::Listeners;
 use super::lookup::Lookup;
 use super::options::EngineOptions;
 use super::pages::PAGE;
-use super::queue::Queue;
+use super::queue::{Queue, Waiting};
 use super::request::{Event, FinishReason, Request, Sampling, Usage};
 use super::round::Round;
 use super::scheduler::{Chunk, Full, HeldBack, Limits, RowId, Scheduler, Submission, Work};
@@ -36,6 +36,7 @@ struct Live {
     cached: Arc<AtomicUsize>,
     /// When it was submitted, until its prompt begins to be read.
     asked: Option<Instant>,
+    waiting: Waiting,
     sampling: Sampling,
     adjust: Option<Adjust>,
     limits: Option<Limited>,
@@ -228,7 +229,7 @@ impl Core {
                 let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
                 idle = false;
                 match message {
-                    Some(Message::Submit(id, request, cached, asked)) => self.submit(id, *request, cached, asked),
+                    Some(Message::Submit(id, request, waiting, cached, asked)) => self.submit(id, *request, waiting, cached, asked),
                     Some(Message::Cancel(id)) => {
                         if let Some(live) = self.live.remove(&id) {
                             self.leave_queue(&live);
@@ -266,12 +267,13 @@ impl Core {
         }
     }
 
-    fn submit(&mut self, id: RowId, request: Request, cached: Arc<AtomicUsize>, asked: Instant) {
+    fn submit(&mut self, id: RowId, request: Request, waiting: Waiting, cached: Arc<AtomicUsize>, asked: Instant) {
         let Request { prompt, max_tokens, sampling, ends, logprobs, constraint, cache_name } = request;
         let adjust = Adjust::of(&sampling, &prompt);
         let limits = constraint.map(|c| Limited::new(c, self.vocab));
         let lookup = (!self.checks.is_empty()).then(|| Lookup::new(&prompt));
-        let live = Live { cached, asked: Some(asked), sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written: 0, lookup };
+        let (asked, written) = (Some(asked), 0);
+        let live = Live { cached, asked, waiting, sampling, adjust, limits, logprobs, ends, prompt: prompt.len(), written, lookup };
         match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
             Ok(()) => {
                 self.live.insert(id, live);
@@ -426,7 +428,7 @@ impl Core {
         for chunk in chunks {
             let Some(live) = self.live.get_mut(&chunk.row) else { continue };
             let Some(asked) = live.asked.take() else { continue };
-            lock(&self.shared.queue).begin(live.prompt, begun);
+            lock(&self.shared.queue).begin(live.waiting, begun);
             self.own.queue_time.observe(begun.saturating_duration_since(asked).as_secs_f64());
         }
         self.own.read_steps += 1;
@@ -573,7 +575,7 @@ impl Core {
     /// A request ends that may not have begun.
     fn leave_queue(&self, live: &Live) {
         if live.asked.is_some() {
-            lock(&self.shared.queue).leave(live.prompt);
+            lock(&self.shared.queue).leave(live.waiting);
         }
     }
 

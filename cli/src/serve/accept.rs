@@ -1,6 +1,7 @@
 //! Connections: accepting them, their limits, and leaving.
 
 use super::Server;
+use super::idle::{Connection, Place, answered};
 use super::peer::Peer;
 use super::routes::{self, MAX_HEAD};
 use crate::interrupt;
@@ -28,6 +29,8 @@ const HEAD_TIME: Duration = Duration::from_secs(20);
 const STALL_TIME: Duration = Duration::from_secs(30);
 /// How long the system may have no room for another connection before it is asked again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is said that there is none, at most.
+const TOLD_TIME: Duration = Duration::from_secs(1);
 /// How long a client beyond the limit has to read that there are too many, and how many bytes of its request are read.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 const REFUSED_BYTES: usize = 1 << 20;
@@ -74,10 +77,11 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drai
     let (leave, leaving) = watch::channel(false);
     // One more than clients are being told.
     let refusals = Arc::new(());
+    let mut told: Option<Instant> = None;
     while !interrupt::requested() {
         match timeout(SIGNAL_TIME, listener.accept()).await {
             Err(_) => {}
-            Ok(Ok((stream, _))) if server.metrics.connections.load(Relaxed) >= most => {
+            Ok(Ok((stream, _))) if server.metrics.connections.load(Relaxed) >= most && !server.idle.end_one() => {
                 server.metrics.connections_refused.add(1);
                 if Arc::strong_count(&refusals) <= REFUSALS {
                     let counted = refusals.clone();
@@ -87,9 +91,16 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drai
                     }));
                 }
             }
-            Ok(Ok((stream, _))) => drop(tokio::spawn(connection(stream, Open::new(&server), leaving.clone()))),
-            // No room for another one.
-            Ok(Err(_)) => sleep(ACCEPT_PAUSE).await,
+            Ok(Ok((stream, _))) => drop(tokio::spawn(connection(stream, Open::new(&server), Place::new(&server.idle), leaving.clone()))),
+            // The system has no room for another one.
+            Ok(Err(e)) => {
+                server.idle.end_one();
+                if !quiet && told.is_none_or(|at| at.elapsed() >= TOLD_TIME) {
+                    output::note(&format!("no connection can be accepted: {e}"));
+                    told = Some(Instant::now());
+                }
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
     drop(listener);
@@ -130,7 +141,8 @@ impl Drop for Open {
 /// Says that there are too many connections. What the client sent is read, since a connection that is closed with unread bytes is reset, and what was
 /// written to it lost.
 async fn refuse(mut stream: TcpStream) {
-    let body = r#"{"error":{"message":"too many connections","type":"service_unavailable_error","param":null,"code":null}}"#;
+    // What was asked for is not known yet: this is an error in OpenAI's form and in Anthropic's.
+    let body = r#"{"type":"error","error":{"message":"too many connections","type":"overloaded_error","param":null,"code":null}}"#;
     let head =
         "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ";
     let say = async {
@@ -152,13 +164,17 @@ async fn refuse(mut stream: TcpStream) {
     let _ = timeout(REFUSAL_TIME, say).await;
 }
 
-async fn connection(stream: TcpStream, open: Open, mut leaving: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, open: Open, place: Place, mut leaving: watch::Receiver<bool>) {
     // Without this every streamed token waits for the client's acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
     let server = open.0.clone();
     let peer = Peer::of(&stream);
-    let service = service_fn(move |request| routes::answer(server.clone(), request, peer));
-    let io = TokioIo::new(Guarded { stream, stalled: None });
+    let known = place.connection().clone();
+    let service = service_fn(move |request| {
+        let (server, busy) = (server.clone(), place.work());
+        async move { routes::answer(server, request, peer).await.map(|reply| answered(reply, busy)) }
+    });
+    let io = TokioIo::new(Guarded { stream, stalled: None, known: known.clone() });
     let conn = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
@@ -170,7 +186,12 @@ async fn connection(stream: TcpStream, open: Open, mut leaving: watch::Receiver<
     let mut conn = pin!(conn);
     let mut leave = pin!(leaving.wait_for(|leaving| *leaving));
     let mut told = false;
+    let mut makes_room = pin!(known.end.notified());
     let end = poll_fn(|cx| {
+        // Before a request can be read: all connections are on one thread.
+        if makes_room.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
         if !told && leave.as_mut().poll(cx).is_ready() {
             told = true;
             conn.as_mut().graceful_shutdown();
@@ -186,10 +207,12 @@ async fn connection(stream: TcpStream, open: Open, mut leaving: watch::Receiver<
 struct Guarded {
     stream: TcpStream,
     stalled: Option<Pin<Box<Sleep>>>,
+    known: Arc<Connection>,
 }
 
 impl Guarded {
     fn guard<T>(&mut self, result: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.known.writes.store(result.is_pending(), Relaxed);
         if result.is_ready() {
             self.stalled = None;
             return result;

@@ -8,6 +8,7 @@ use super::host::Host;
 use serde_json::Value;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+use tensorlogic::models::GenerationDefaults;
 use tensorlogic::serving::{Constraint, Request, Sampling};
 use tensorlogic::text::{AnswerReader, Tokenizer};
 
@@ -17,7 +18,7 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 
 /// What would change the answer, and what only OpenAI's older routes have.
-const OF_OTHER_ROUTES: [&str; 16] = [
+const OF_OTHER_ROUTES: [&str; 15] = [
     "seed",
     "n",
     "stop",
@@ -25,7 +26,6 @@ const OF_OTHER_ROUTES: [&str; 16] = [
     "ignore_eos",
     "presence_penalty",
     "frequency_penalty",
-    "repetition_penalty",
     "logit_bias",
     "logprobs",
     "response_format",
@@ -70,7 +70,7 @@ impl Ask {
     /// Reads what all of OpenAI's routes have in common, apart from the number of tokens.
     pub fn of(fields: &mut Fields, host: &Host) -> Result<Ask, ApiError> {
         host.engine()?;
-        let mut sampling = sampling(fields)?;
+        let mut sampling = sampling(fields, host)?;
         penalties(fields, &mut sampling, host)?;
         let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
         sampling.seed = seed.unwrap_or_default() as u64;
@@ -124,7 +124,7 @@ impl Ask {
     /// What Anthropic's and OpenAI's newer routes have: one answer, by these settings.
     pub fn one(fields: &mut Fields, host: &Host) -> Result<Ask, ApiError> {
         host.engine()?;
-        let sampling = sampling(fields)?;
+        let sampling = sampling(fields, host)?;
         for name in OF_OTHER_ROUTES {
             let changes_nothing = |v: &Value| is_empty(v) || v == false || v.as_f64() == Some(if name == "n" { 1.0 } else { 0.0 });
             fields.only(name, changes_nothing, "this route does not support it; /v1/chat/completions does")?;
@@ -211,22 +211,30 @@ impl Ask {
     }
 }
 
-/// How tokens are chosen; without a temperature, as OpenAI's, at 1.
-fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
-    let temperature = fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0);
-    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0);
+/// What a model's files say about sampling, for requests that say nothing. A file that does not sample leaves the temperature at OpenAI's 1.
+pub fn usual_sampling(defaults: &GenerationDefaults) -> Sampling {
+    let GenerationDefaults { temperature, top_k, top_p, min_p, repetition_penalty, .. } = *defaults;
+    let usual = Sampling { temperature: 1.0, repetition_penalty, ..Sampling::default() };
+    if temperature > 0.0 { Sampling { temperature, top_k, top_p, min_p, ..usual } } else { usual }
+}
+
+/// How tokens are chosen.
+fn sampling(fields: &mut Fields, host: &Host) -> Result<Sampling, ApiError> {
+    let usual = &host.sampling;
+    let temperature = fields.number("temperature", 0.0..=2.0)?.unwrap_or(usual.temperature);
+    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(usual.top_p);
     // OpenAI's smallest value means the most likely token.
     let top_p = if top_p == 0.0 { 1e-6 } else { top_p };
-    let min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0);
-    let top_k = fields.integer("top_k", -1..=i64::from(i32::MAX))?.unwrap_or(0).max(0) as usize;
-    Ok(Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() })
+    let min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(usual.min_p);
+    let top_k = fields.integer("top_k", -1..=i64::from(i32::MAX))?.map_or(usual.top_k, |k| k.max(0) as usize);
+    let repetition_penalty = fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(usual.repetition_penalty);
+    Ok(Sampling { temperature, top_k, top_p, min_p, repetition_penalty, ..usual.clone() })
 }
 
 /// What changes the logits of single tokens.
 fn penalties(fields: &mut Fields, sampling: &mut Sampling, host: &Host) -> Result<(), ApiError> {
     sampling.presence_penalty = fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0);
     sampling.frequency_penalty = fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0);
-    sampling.repetition_penalty = fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0);
     let Some(bias) = fields.take("logit_bias") else { return Ok(()) };
     let Value::Object(bias) = bias else { return Err(super::fields::wrong("logit_bias", &bias, "an object")) };
     for (token, v) in bias {

@@ -1,5 +1,6 @@
 //! The models of a server. Those that requests name are loaded; where memory is short, the one that was not used for the longest time goes first.
 
+use super::ask::usual_sampling;
 use super::error::ApiError;
 use super::format::Wanted;
 #[cfg(feature = "grammar")]
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tensorlogic::models::inference::Pooling;
 use tensorlogic::models::{Embedder, Model};
-use tensorlogic::serving::{Constraint, Engine, EngineOptions, EngineStats, Refusal};
+use tensorlogic::serving::{Constraint, Engine, EngineOptions, EngineStats, Refusal, Sampling};
 use tensorlogic::text::ChatTemplate;
 use tensorlogic::{Device, TensorError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -69,6 +70,8 @@ pub struct Host {
     pub kind: Kind,
     /// Build, model, device and mode: what an answer depends on, besides the request.
     pub fingerprint: String,
+    /// How tokens are chosen where a request does not say.
+    pub sampling: Sampling,
     /// Requests that are read and written at a time.
     pub rows: usize,
     /// Whoever computes vectors has its only permit.
@@ -87,6 +90,7 @@ impl Host {
             device,
             kind,
             fingerprint,
+            sampling: Sampling::default(),
             rows: args.rows,
             vectors: Arc::new(Semaphore::new(1)),
             places: Arc::new(Semaphore::new(args.waiting.saturating_add(1).min(Semaphore::MAX_PERMITS))),
@@ -489,7 +493,11 @@ impl Entry {
         let engine = Engine::start(model.clone(), &loaded.device, options)?;
         let kind = Kind::Decoder { engine, model, pooling: args.pooling.map_or(Pooling::Mean, Pooling::from) };
         let texts = Texts::new(loaded.tokenizer, template.or(loaded.template));
-        Ok(Host::new(self.name.clone(), texts, loaded.device, kind, fingerprint, args))
+        let sampling = usual_sampling(&loaded.defaults);
+        if let Some(source) = loaded.defaults.source.filter(|_| !loaded.defaults.not_applied.is_empty() && !global.quiet) {
+            output::note(&format!("{}: {source}: not applied: {}", self.name.id, loaded.defaults.not_applied.join(", ")));
+        }
+        Ok(Host { sampling, ..Host::new(self.name.clone(), texts, loaded.device, kind, fingerprint, args) })
     }
 
     fn fingerprint(&self, device: &Device, dtype: &str, deterministic: bool) -> String {

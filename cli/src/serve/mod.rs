@@ -13,6 +13,7 @@ mod format;
 #[cfg(feature = "grammar")]
 mod grammar;
 mod host;
+mod idle;
 mod keys;
 mod metrics;
 mod openai;
@@ -29,6 +30,7 @@ use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
 use host::Models;
+use idle::Idle;
 use keys::Keys;
 use metrics::Metrics;
 use serde_json::json;
@@ -93,7 +95,7 @@ pub struct ServeArgs {
     /// Requests that wait at most; further ones are told to come back later
     #[arg(long, default_value_t = 256)]
     waiting: usize,
-    /// Tokens that the prompts of waiting requests have together at most; one may always wait
+    /// Tokens that the prompts of waiting requests have together at most, equal ones counted once; one may always wait
     #[arg(long, value_name = "TOKENS", default_value_t = 1 << 20)]
     waiting_tokens: usize,
     /// Seconds that a request may wait until its prompt begins to be read; one that would wait longer is told to come back later
@@ -157,6 +159,7 @@ pub struct Server {
     /// Origins whose pages may use the server.
     pub origins: Vec<String>,
     pub metrics: Metrics,
+    pub idle: Arc<Idle>,
     /// Whether no more work is taken.
     pub leaving: AtomicBool,
 }
@@ -179,6 +182,7 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
         keys,
         origins: args.cors_origin.clone(),
         metrics: Metrics::new(),
+        idle: Arc::default(),
         leaving: AtomicBool::new(false),
     });
     interrupt::install();

@@ -37,7 +37,7 @@ pub fn apply_template(mut fields: Fields, host: &Host) -> Result<Value, ApiError
 
 /// What the server has.
 pub fn props(host: &Host) -> Value {
-    let texts = &host.texts;
+    let (texts, usual) = (&host.texts, &host.sampling);
     let name = |id: Option<u32>| id.and_then(|id| texts.tokenizer.token(id));
     json!({
         "model_alias": host.name.id,
@@ -45,7 +45,16 @@ pub fn props(host: &Host) -> Value {
         "system_fingerprint": host.fingerprint,
         "device": host.device.name(),
         "total_slots": host.rows,
-        "default_generation_settings": { "n_ctx": host.longest(), "params": { "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0 } },
+        "default_generation_settings": {
+            "n_ctx": host.longest(),
+            "params": {
+                "temperature": usual.temperature,
+                "top_k": usual.top_k,
+                "top_p": usual.top_p,
+                "min_p": usual.min_p,
+                "repeat_penalty": usual.repetition_penalty,
+            },
+        },
         "n_vocab": host.vocab(),
         "chat_template": texts.template.as_ref().map(|t| t.source()),
         "bos_token": name(texts.tokenizer.bos()),

@@ -320,20 +320,68 @@ fn a_server_whose_devices_hang_again_and_again_ends() {
 #[test]
 fn connections_beyond_the_limit_are_told_so() {
     let server = Server::start(&["--max-connections", "3"]);
-    let idle: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    // Each has a request whose body does not come.
+    let begin = || {
+        let mut client = server.connect();
+        client
+            .write_all(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 90\r\n\r\n{")
+            .unwrap();
+        client
+    };
+    let busy: Vec<TcpStream> = (0..3).map(|_| begin()).collect();
+    std::thread::sleep(Duration::from_millis(500));
     // A request is under way when the connection is refused; so much that it is read in several parts.
     let body = json!({ "prompt": "a".repeat(40_000), "max_tokens": 4 });
     for n in 0..40 {
         let reply = server.post("/v1/completions", &body);
         assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{n}: {}", reply.text());
         assert_eq!(reply.json()["error"]["message"], "too many connections");
+        assert_eq!(reply.json()["type"], "error");
     }
-    drop(idle);
+    drop(busy);
     let start = Instant::now();
     while server.get("/health").status != 200 {
         assert!(start.elapsed() < Duration::from_secs(20), "still full");
     }
     assert!(server.metric("tl_connections_refused_total") >= 40.0);
+}
+
+#[test]
+fn the_connection_that_is_idle_longest_makes_room() {
+    let server = Server::start(&["--max-connections", "3", "--rows", "1", "--ctx", "256"]);
+    // Idle, at work for a while, idle after an answer.
+    let mut first = server.connect();
+    let long = json!({ "prompt": "ROMEO:", "max_tokens": 200, "n": 16, "ignore_eos": true, "stream": true });
+    let mut second = server.send("POST", "/v1/completions", &[], &long.to_string());
+    let ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let health = |client: &mut TcpStream| {
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.write_all(ask).unwrap();
+        let (mut room, mut text) = ([0; 4096], String::new());
+        while !text.contains("\r\n\r\n") || !text.ends_with('}') {
+            match client.read(&mut room) {
+                Ok(0) | Err(_) => return None,
+                Ok(n) => text += std::str::from_utf8(&room[..n]).unwrap(),
+            }
+        }
+        text.starts_with("HTTP/1.1 200").then_some(text)
+    };
+    let mut third = server.connect();
+    health(&mut third).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    // The idle one that waits longest goes, not the one that is at work, and the one that was served goes next.
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(health(&mut first), None);
+    health(&mut third).unwrap();
+    let reply = read_reply(&mut second).unwrap();
+    assert_eq!(reply.events().iter().map(|e| e["choices"][0]["text"].as_str().unwrap().chars().count()).sum::<usize>(), 16 * 200);
+    // However many are idle, newcomers are served.
+    let idle: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..20 {
+        assert_eq!(server.get("/health").status, 200);
+    }
+    drop(idle);
 }
 
 #[test]

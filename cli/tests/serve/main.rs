@@ -348,7 +348,11 @@ fn too_many_requests_are_told_to_come_back() {
 
     // So many tokens may wait, and for so long.
     let server = Server::start(&["--rows", "1", "--waiting-tokens", "10", "--ctx", "256"]);
-    assert_eq!(server.post("/v1/completions", &json!({ "prompt": "abcdefghijkl", "n": 3, "max_tokens": 200 })).status, 429);
+    let different = ["abcdefghijkl", "bcdefghijklm", "cdefghijklmn"];
+    assert_eq!(server.post("/v1/completions", &json!({ "prompt": different, "max_tokens": 200 })).status, 429);
+    // Equal prompts are read once.
+    server.wait_until_idle();
+    assert_eq!(server.post("/v1/completions", &json!({ "prompt": different[0], "n": 3, "max_tokens": 2 })).status, 200);
     let server = Server::start(&["--rows", "1", "--max-wait", "0", "--ctx", "256"]);
     let reply = server.post("/v1/completions", &json!({ "prompt": "a", "n": 2, "max_tokens": 200 }));
     assert_eq!((reply.status, reply.header("retry-after")), (503, Some("5")), "{}", reply.text());

@@ -56,6 +56,49 @@ fn several_models_are_loaded_when_they_are_asked_for() {
     assert!(code == Some(2) && said.contains("alone takes"), "{said}");
 }
 
+/// The built-in model with other settings in its file.
+fn tiny_with(name: &str, settings: &[(&str, f32)]) -> std::path::PathBuf {
+    use tensorlogic::io::{Gguf, GgufWriter};
+    let of = Gguf::open(TINY).unwrap();
+    let mut w = GgufWriter::new();
+    for (key, value) in of.metadata() {
+        w.set(key, value);
+    }
+    for (key, value) in settings {
+        w.set(key, *value);
+    }
+    for t in of.tensors() {
+        w.tensor(&t.name, t.dtype().unwrap(), &t.shape, of.bytes_of(t).to_vec()).unwrap();
+    }
+    let path = std::env::temp_dir().join(format!("tl-{name}-{}.gguf", std::process::id()));
+    w.write(&path).unwrap();
+    path
+}
+
+#[test]
+fn requests_that_say_nothing_are_sampled_as_the_models_file_says() {
+    let path = tiny_with("sampling", &[("general.sampling.temp", 0.7), ("general.sampling.min_p", 0.999)]);
+    let server = Server::start_with(path.to_str().unwrap(), &["--ctx", "64"]);
+    let params = &server.get("/props").json()["default_generation_settings"]["params"];
+    assert!((params["temperature"].as_f64().unwrap() - 0.7).abs() < 1e-6 && params["top_k"] == 0, "{params}");
+    let ask = |more: Value| {
+        let mut body = json!({ "prompt": "ROMEO:", "max_tokens": 24 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.complete(&body)
+    };
+    // Of no other token is the probability 0.999 of the most likely one's: each seed gives the greedy text. What a request says comes first.
+    let greedy = ask(json!({ "temperature": 0 }));
+    for seed in 0..4 {
+        assert_eq!(ask(json!({ "seed": seed })), greedy);
+    }
+    assert!((0..4).any(|seed| ask(json!({ "seed": seed, "min_p": 0 })) != greedy));
+    drop(server);
+    std::fs::remove_file(path).unwrap();
+    // A file that says nothing leaves OpenAI's defaults.
+    let params = Server::start(&["--ctx", "64"]).get("/props").json()["default_generation_settings"]["params"].clone();
+    assert_eq!(params, json!({ "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0 }));
+}
+
 #[test]
 fn fingerprints_are_those_of_files() {
     let folder = std::env::temp_dir().join(format!("tl-serve-fingerprints-{}", std::process::id()));
