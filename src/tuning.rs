@@ -86,7 +86,7 @@ pub struct GemvTuning {
     pub max_rows: usize,
     /// The same for weights of f16 where there are matrix units.
     pub max_rows_f16: usize,
-    /// Threads that fill the GPU: with fewer, several subgroups share a weight row.
+    /// Threads that fill the GPU: with fewer, several subgroups share a weight row, of experts too.
     pub full_threads: usize,
     /// Weight rows from which the time is work rather than latency.
     pub busy_rows: usize,
@@ -155,6 +155,9 @@ impl ElementTile {
 pub struct MetalTuning {
     /// Rows of weights that a SIMD-group multiplies with one row of activations: of f16, of blocks of 32 weights, of blocks of 256. At most 4.
     pub gemv_rows: [u32; 3],
+    /// Whether products of f16 go by Metal 4's tensor operations where their probe finds these right.
+    #[serde(default)]
+    pub tensor_ops: bool,
 }
 
 /// See [`Tuning::reduce`].
@@ -387,7 +390,7 @@ impl Tuning {
         let mut t = Tuning::by_formula("apple", 20, 24 << 20);
         t.gemm.tiles.insert(0, GemmTile::estimated(([2, 2], [4, 4], 32, false)));
         t.gemm.elements = true;
-        t.metal = MetalTuning { gemv_rows: [4, 4, 2] };
+        t.metal = MetalTuning { gemv_rows: [4, 4, 2], tensor_ops: true };
         t
     }
 

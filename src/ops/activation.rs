@@ -358,6 +358,12 @@ impl Tensor {
         x.div(&x.abs()?.add(Lit(1.0))?)
     }
 
+    /// c·tanh(x/c) for c > 0 (Bello et al., 2017).
+    #[track_caller]
+    pub(crate) fn softcap(&self, c: f64) -> TensorResult<Tensor> {
+        self.mul(1.0 / c)?.tanh()?.mul(c)
+    }
+
     /// min(max(x + 3, 0), 6) / 6.
     ///
     /// # Errors

@@ -143,7 +143,8 @@ impl CustomOp {
     ///
     /// Elementwise, word 0 is the number of elements and each thread has one: thread `t` of workgroup `g` of `groups` in x has element
     /// `(g.y * groups + g.x) * threads + t`. Row by row, words 0 and 1 are rows and columns, and a workgroup has row
-    /// `g.y * groups + g.x`. The run-time numbers follow as f32. There may be more threads than elements or rows.
+    /// `g.y * groups + g.x`. The run-time numbers follow as f32. There may be more threads than elements or rows. The text is compiled so that NaN
+    /// and infinity keep their meaning (`MTLMathMode::Relaxed`, before macOS 15 without fast math); a pragma in it can ask for another mode.
     ///
     /// # Safety
     /// As for [`RawKernel::new`]: `entry` of the source must run in groups of `threads` in x and touch nothing but its operands.
@@ -407,7 +408,8 @@ impl Kernel for CustomKernel {
             });
         }
         let (rows, cols) = (step.loads[0].shape[0], step.loads[0].shape[1]);
-        let workgroup = (cols.clamp(32, WORKGROUP_THREADS as usize).next_power_of_two() as u32).min(1 << most.ilog2());
+        // At least 64: Apple's compiler is known to break smaller workgroups some of whose threads return early.
+        let workgroup = (cols.clamp(64, WORKGROUP_THREADS as usize).next_power_of_two() as u32).min(1 << most.ilog2());
         let group = RowGroup { workgroup, size: workgroup, col_major: false };
         for (helper, combine) in [("row_sum", SUM), ("row_max", MAX)] {
             if source.contains(helper) {

@@ -155,6 +155,8 @@ pub struct AdapterInfo {
     pub elements: Option<Arc<MatrixElements>>,
     /// Whether functions of a kernel may have a body in Metal's language beside the one in WGSL: `/* metal: NAME … */` behind it.
     pub metal_bodies: bool,
+    /// Whether such bodies may use Metal 4's tensor operations.
+    pub tensor_ops: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
     /// Numbers fitted to the class of GPU.

@@ -49,6 +49,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
       for (var u = 0u; u < DK; u++) { x += dot(xs[lane + 4u * u], fetch_k(at, size, min(lane + 4u * u, quads - 1u))); }
       x = key_sum(x);
+#if CAPPED
+      x = softcap(x);
+#endif
       if (j < count) { s[h] = x + masked(group * keys + base + j); }
       m = max(m, s[h]);
     }
@@ -103,6 +106,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 
 #include "keys.wgsl" VALID = "p.valid"
+#if CAPPED
+#include "softcap.wgsl"
+#endif
 #include "rows_fetch_inside.wgsl" NAME = fetch_q, LOAD = 0, VEC = ${VEC_D}
 #include "rows_fetch_inside.wgsl" NAME = fetch_k, LOAD = 1, VEC = ${VEC_D}
 #include "rows_fetch_inside.wgsl" NAME = fetch_v, LOAD = 2, VEC = ${VEC_V}

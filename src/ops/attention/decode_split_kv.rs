@@ -174,6 +174,7 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
     let consts = config.consts(of, adapter.subgroup);
     let mut values = values(&consts);
     values.extend(config.switches(of, z, adapter));
+    values.extend(of.softcap_values());
     for (names, form) in [["RAW_Q", "F16_Q", "QUADS_Q"], ["RAW_K", "F16_K", "QUADS_K"], ["RAW_V", "F16_V", "QUADS_V"]].iter().zip(&forms) {
         values.extend(names.iter().zip(form.values()).map(|(&name, (_, value))| (name, value)));
     }

@@ -130,7 +130,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       q[2u * (r * KP + c)] = low; q[2u * (r * KP + c) + 1u] = high;
     }
   }
+#if CAPPED
+  let scale = p.scale;
+#else
   let scale = p.scale * LOG2E;
+#endif
   var top: array<f32, ROWS>; var sum: array<f32, ROWS>; var acc: array<vec4<f32>, 2u * ROWS * VP>;
 #unroll
   for (var r = 0u; r < ROWS; r++) { top[r] = LOWEST; }
@@ -169,6 +173,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         s[r * SLOTS + ${U}u],
 #endfor
         s[r * SLOTS + ${SLOTS - 1}u]) * scale;
+#if CAPPED
+      x = softcap(x) * LOG2E;
+#endif
 #if MASKED
       { x += masked((head * rows + min(row + r, rows - 1u)) * keys + min(j, end - 1u)) * LOG2E; }
 #endif
@@ -289,6 +296,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "paged_row.wgsl"
 #else
 #include "keys.wgsl" VALID = "p.valid"
+#endif
+#if CAPPED
+#include "softcap.wgsl"
 #endif
 #include "rows_put.wgsl" NAME = put, STORE = 0, VEC = ${VEC_V}
 #include "vec16.wgsl" NAME = q, TYPE = Q, LOAD = 0, START = "p.q_start + p.q_offset", RAW = ${RAW_Q}, F16 = ${F16_Q}, QUADS = ${QUADS_Q}, GUARDED = 0

@@ -251,6 +251,7 @@ impl<'a> CoopKernel<'a> {
             ("UNROLL", unroll.into()),
             ("COOP_VECTORS", self.adapter.coop_vectors.into()),
         ]);
+        values.extend(self.of.softcap_values());
         if let Some(held) = self.adapter.matrix_elements().filter(|_| self.elements) {
             values.extend(held.values());
         }

@@ -33,6 +33,16 @@ var<workgroup> raised: atomic<u32>; // 1 where some row's top was too low
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
 
+// Four scores, which `scale` is for.
+fn score4(at: u32) -> vec4<f32> {
+#if CAPPED
+  let x = scores(at) * p.scale;
+  return vec4<f32>(softcap(x.x), softcap(x.y), softcap(x.z), softcap(x.w));
+#else
+  return scores(at);
+#endif
+}
+
 // The largest of a thread's share of a row's scores in the tile at `base` that the row sees, times log2(e).
 fn largest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
   var most = vec4<f32>(LOWEST);
@@ -40,7 +50,7 @@ fn largest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
   for (var q = 0u; q < QUADS; q++) {
     let c = (q * SHARE + turn) * 4u;
     let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-    most = select(most, max(most, scores(row * PITCH_S + c) * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+    most = select(most, max(most, score4(row * PITCH_S + c) * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
   }
   return max(max(most.x, most.y), max(most.z, most.w));
 }
@@ -57,7 +67,7 @@ fn highest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
 fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, scale: f32, top: f32) -> f32 {
   var x: array<vec4<f32>, QUADS>;
 #unroll UNROLL
-  for (var q = 0u; q < QUADS; q++) { x[q] = scores(row * PITCH_S + (q * SHARE + turn) * 4u); }
+  for (var q = 0u; q < QUADS; q++) { x[q] = score4(row * PITCH_S + (q * SHARE + turn) * 4u); }
 #unroll UNROLL
   for (var q = 0u; q < QUADS; q++) { x[q] = exp2(fma(x[q], vec4<f32>(scale), vec4<f32>(-top))); }
   if (!all) {
@@ -79,7 +89,11 @@ fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, scale: f32
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let heads = p.heads; let heads_kv = p.heads_kv; let queries = p.queries;
+#if CAPPED
+  let scale = LOG2E;
+#else
   let scale = p.scale * LOG2E;
+#endif
   let sub = lid / SUBGROUP;
   let wm = sub / WARPS_N * (RM * EDGE); let wn = sub % WARPS_N; // the first row of the subgroup's matrices, and their place in the line
   let row = lid / SHARE; let turn = lid % SHARE;
@@ -214,6 +228,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 
 #include "keys.wgsl" VALID = "p.valid"
+#if CAPPED
+#include "softcap.wgsl"
+#endif
 #include "flash_coop_memory.wgsl"
 #include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = ROWS, TILE_K = "KC * EDGE", EVEN_K = ${EVEN_D}
 #include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}

@@ -25,7 +25,11 @@ fn row_total(v: f32) -> f32 { var r = v; ${ROW_SUM} return r; }
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let heads = p.heads; let heads_kv = p.heads_kv; let queries = p.queries;
+#if CAPPED
+  let scale = LOG2E;
+#else
   let scale = p.scale * LOG2E;
+#endif
   let sub = lid / SUBGROUP; let wm = sub * (RM * EDGE);
   let whole = wid.y * p.groups_x + wid.x < p.groups;
   let block = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
@@ -87,6 +91,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       var x: array<array<f32, ELEMENTS>, RM * CN>;
 #unroll UNROLL
       for (var e = 0u; e < RM * CN; e++) { x[e] = elements(s[e], lid); }
+#if CAPPED
+#unroll UNROLL
+      for (var e = 0u; e < RM * CN; e++) {
+#unroll UNROLL
+        for (var k = 0u; k < ELEMENTS; k++) { x[e][k] = softcap(x[e][k] * p.scale); }
+      }
+#endif
       // Scores that a row does not see.
       if (subgroup_any(base < every.x || base + COLS > every.y)) {
 #unroll UNROLL
@@ -191,6 +202,9 @@ fn scaled(matrix: coop_mat${EDGE}x${EDGE}<f32, C>, by: array<f32, LANE_ROWS>, li
 }
 
 #include "keys.wgsl" VALID = "p.valid"
+#if CAPPED
+#include "softcap.wgsl"
+#endif
 #include "subgroup_barrier.wgsl"
 #if COOP_VECTORS
 #include "coop_tile_vectors.wgsl"

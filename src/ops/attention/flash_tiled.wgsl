@@ -64,6 +64,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
       for (var r = 0u; r < THREAD_ROWS; r++) {
         var x = vec4<f32>(quad_sum(s[r].x), quad_sum(s[r].y), quad_sum(s[r].z), quad_sum(s[r].w));
+#if CAPPED
+        x = vec4<f32>(softcap(x.x), softcap(x.y), softcap(x.z), softcap(x.w));
+#endif
         let inside = (key >= vec4<u32>(seen[r].x)) & (key < vec4<u32>(min(seen[r].y, base + count)));
         let row = (head * queries + min(own + r, queries - 1u)) * keys;
 #if MASKED
@@ -121,6 +124,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
 #if DROPOUT
 #include "flash_keep.wgsl"
+#endif
+#if CAPPED
+#include "softcap.wgsl"
 #endif
 #include "rows_fetch.wgsl" NAME = fetch_q, LOAD = 0, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_k, LOAD = 1, VEC = ${VEC_D}, REST = 0.0

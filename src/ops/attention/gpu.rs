@@ -70,6 +70,7 @@ fn decode(of: &AttentionKernel, z: &HeadSizes, groups: usize, step: &Step, adapt
     ];
     let mut values = values(&consts);
     values.extend([("PASSES", 4u32.into()), ("MASKED", of.mask.into())]);
+    values.extend(of.softcap_values());
     values.push(("KEY_SUM", quad.function("key_sum", SUM, adapter).into()));
     values.push(("WORKGROUP_MAX", whole.function_once("workgroup_max", MAX, adapter).into()));
     let grid = grid(groups)?;

@@ -64,6 +64,7 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     let consts = vec![("DK", dk), ("DV", dv4), ("THREAD_ROWS", thread_rows), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];
     let mut values = values(&consts);
     values.extend([("MASKED", of.mask.into()), ("SUMS", of.sums.into()), ("DROPOUT", (of.dropout > 0.0).into())]);
+    values.extend(of.softcap_values());
     values.extend([("PAGED", of.paged.into()), ("PAGE", (PAGE as u32).into())]);
     values.extend([("VEC_D", (z.d % 4 == 0).into()), ("VEC_V", (z.dv % 4 == 0).into())]);
     values.push(("QUAD_SUM", quad.function("quad_sum", SUM, adapter).into()));

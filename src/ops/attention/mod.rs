@@ -18,7 +18,7 @@ use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
@@ -48,6 +48,8 @@ pub struct AttentionKernel {
     pub sums: bool,
     /// The probability of dropping a weight, or 0.
     pub dropout: f64,
+    /// c where scores are c·tanh(score/c) before the mask (Bello et al., 2017), or 0.
+    pub softcap: f64,
     /// Whether keys and values are `[pages,Hkv,64,D]`, load 3 has each text's pages `[B,P]` and load 4 its number of keys `[B]`, i32: see `paged.rs`.
     pub paged: bool,
 }
@@ -141,6 +143,13 @@ macro_rules! with_rows {
 }
 
 impl AttentionKernel {
+    /// Caps scores, where that is asked for.
+    fn cap<T: Real>(&self, scores: &mut [T]) {
+        if self.softcap > 0.0 {
+            T::softcap(scores, T::of(self.softcap));
+        }
+    }
+
     /// Blocks of queries against blocks of keys, with the softmax corrected as larger scores come.
     fn blocks<T: Real>(&self, task: &dyn Task, z: &AttentionSizes) {
         let blocks = z.t.div_ceil(QUERIES);
@@ -197,6 +206,7 @@ impl AttentionKernel {
                     if seen.is_empty() {
                         continue;
                     }
+                    self.cap(&mut row[seen.clone()]);
                     if self.mask {
                         let masks = &mut masks[..seen.len()];
                         task.load(3, (head * z.t + t0 + i) * z.s + from + seen.start, T::slice_mut(masks));
@@ -287,6 +297,7 @@ impl AttentionKernel {
                 let seen = z.seen_of(i % z.t, from, len);
                 let weights = &mut row[seen.clone()];
                 f32::scale(weights, self.scale as f32);
+                self.cap(weights);
                 if self.mask && !seen.is_empty() {
                     let masks = &mut masks[..seen.len()];
                     task.load(3, (head * z.t + i) * z.s + from + seen.start, f32::slice_mut(masks));
@@ -447,10 +458,26 @@ pub struct AttentionOptions {
     pub window: Option<usize>,
     /// Dropout of the weights; none when absent.
     pub dropout: Option<AttentionDropout>,
+    /// c where scores are c·tanh(score/c), before the mask is added (Bello et al., 2017; Gemma 2); as they are when absent.
+    pub softcap: Option<f64>,
 }
 impl Default for AttentionOptions {
     fn default() -> Self {
-        AttentionOptions { scale: None, causal: true, kv_len: None, window: None, dropout: None }
+        AttentionOptions { scale: None, causal: true, kv_len: None, window: None, dropout: None, softcap: None }
+    }
+}
+
+impl AttentionOptions {
+    /// c divides scores.
+    fn check_softcap(&self, at: At) -> TensorResult<()> {
+        match self.softcap {
+            Some(c) if !(c > 0.0 && (c as f32).is_normal()) => Err(TensorError::Argument {
+                op: "attention",
+                message: format!("softcap {c} must be a positive f32 that is neither subnormal nor infinite"),
+                at,
+            }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -467,28 +494,28 @@ impl Op for Attention {
     fn key(&self, key: &mut Key) {
         let a = &self.0;
         key.word(a.scale.to_bits()).word(a.causal as u64 | (a.mask as u64) << 1 | (a.window as u64) << 2).word(a.dropout.to_bits());
+        key.word(a.softcap.to_bits());
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         // Its parameters, such as the number of valid keys, are not among the inputs.
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        let mut loads: Vec<_> = (0..3).map(|i| (i, Layout::contiguous(inputs[i].shape), inputs[i].shape)).collect();
+        let mut loads = Lowered::whole(&inputs[..3]);
         if self.0.mask {
             let q = inputs[0].shape;
             let full = Shape::of(&[q[0], q[1], q[2], inputs[1].shape[2]]);
             loads.push((3, Layout::contiguous(inputs[3].shape).broadcast_to(full), full));
         }
-        let stores = outputs.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
-        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores }
+        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores: Lowered::whole(outputs) }
     }
     /// Matrices take many queries in f16 from memory only.
     fn materialize_input(&self, _: usize, inputs: &[Meta]) -> bool {
         inputs[0].dtype == DType::F16 && inputs[0].shape[2] >= STORED
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
-        // A mask's gradient has as many elements as there are scores: then they may be stored.
-        let kernel = !Mode::current().grad && v.outputs.len() == 2 && !self.0.mask;
+        // A mask's gradient has as many elements as there are scores: then they may be stored. So has the slope of capped ones.
+        let kernel = !Mode::current().grad && v.outputs.len() == 2 && !self.0.mask && self.0.softcap == 0.0;
         Some(if kernel { grad::gradients(&self.0, v) } else { self.0.gradient(v) })
     }
 }
@@ -506,6 +533,8 @@ impl AttentionKernel {
         let (k5, v5) = (k.unsqueeze(2)?, value.unsqueeze(2)?);
         let mut seen = self.visible(t, s, v.params[0], device)?;
         let mut scores = q5.matmul(&k5.transpose(-2, -1)?)?.mul(Lit(self.scale))?;
+        scores = self.capped(scores)?;
+        let bounded = scores.clone();
         if self.mask {
             let m = &v.inputs[3];
             let full = m.broadcast_to(&[b, h, t, s])?;
@@ -525,7 +554,11 @@ impl AttentionKernel {
             kept = kept.mul(&factors)?;
         }
         let slope = p.mul(&slope.sub(&dot)?)?;
-        let scaled = slope.mul(Lit(self.scale))?;
+        let mut scaled = slope.mul(Lit(self.scale))?;
+        if self.softcap > 0.0 {
+            // (c·tanh(s/c))' = 1 − tanh(s/c)².
+            scaled = scaled.mul(&bounded.div(Lit(self.softcap))?.square()?.neg()?.add(1.0)?)?;
+        }
         let back = |x: Tensor, like: &Tensor| x.reshape(&like.dims().iter().map(|&d| d as isize).collect::<Vec<_>>()).map(Some);
         let mut grads = vec![None; v.inputs.len()];
         if v.wants(0) {
@@ -550,7 +583,7 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes are not these, `kv_len` is not between 1 (with `causal`: the number of queries) and the number of keys, or the dtypes are not one float
-    /// dtype; when the probability of dropout is not between 0 and 1.
+    /// dtype; when the probability of dropout is not between 0 and 1, or the soft cap is not positive.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -592,7 +625,7 @@ impl Tensor {
         mask: Option<&Tensor>,
         options: &AttentionOptions,
         sums: bool,
-        at: &'static Location<'static>,
+        at: At,
     ) -> TensorResult<Vec<Tensor>> {
         let (qs, ks, vs) = (self.shape(), k.shape(), v.shape());
         let fits = qs.rank() == 4
@@ -623,6 +656,7 @@ impl Tensor {
             ));
         }
         options.dropout.as_ref().map_or(Ok(()), AttentionDropout::check)?;
+        options.check_softcap(at)?;
         let mut inputs: crate::tensor::Inputs = smallvec::smallvec![self.clone(), k.clone(), v.clone()];
         if let Some(m) = mask {
             let full = Shape::of(&[qs[0], qs[1], qs[2], ks[2]]);
@@ -638,8 +672,9 @@ impl Tensor {
             scale,
             window: options.window.unwrap_or(0) as u32,
             mask: mask.is_some(),
-            sums: sums || (tracked && mask.is_none()),
+            sums: sums || (tracked && mask.is_none() && options.softcap.is_none()),
             dropout: options.dropout.as_ref().map_or(0.0, |d| d.p),
+            softcap: options.softcap.unwrap_or(0.0),
             paged: false,
         };
         let mut params: SmallVec<[f64; 2]> = smallvec::smallvec![kv_len as f64];

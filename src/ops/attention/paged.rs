@@ -78,7 +78,8 @@ impl Op for PagedAttention {
         "paged_attention"
     }
     fn key(&self, key: &mut Key) {
-        key.word(self.0.scale.to_bits()).word(u64::from(self.0.window) << 1 | u64::from(self.0.causal));
+        let a = &self.0;
+        key.word(a.scale.to_bits()).word(u64::from(a.window) << 1 | u64::from(a.causal)).word(a.softcap.to_bits());
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         None
@@ -90,8 +91,7 @@ impl Op for PagedAttention {
             (1, layout, shape)
         };
         let loads = vec![whole(0), pool(0), pool(1), whole(2), whole(3)];
-        let stores = outputs.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
-        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores }
+        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores: Lowered::whole(outputs) }
     }
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         Some(Err(TensorError::Unsupported("attention to pages has no gradient: it is for generation".into())))
@@ -280,6 +280,7 @@ impl Tensor {
                 "expected [B,H,T,D], [2,pages,Hkv,64,D], i32 [B,P] and [B]",
             ));
         }
+        options.check_softcap(at)?;
         let kernel = AttentionKernel {
             causal: options.causal,
             scale: options.scale.unwrap_or(1.0 / (self.dims()[3] as f64).sqrt()),
@@ -287,6 +288,7 @@ impl Tensor {
             mask: false,
             sums,
             dropout: 0.0,
+            softcap: options.softcap.unwrap_or(0.0),
             paged: true,
         };
         let inputs = smallvec![self.clone(), pool.clone(), table.clone(), lens.clone()];

@@ -47,6 +47,7 @@ pub(super) static FILES: &[(&str, &str)] = &[
     ("keys.wgsl", include_str!("keys.wgsl")),
     ("paged_row.wgsl", include_str!("paged_row.wgsl")),
     ("rows_fetch_inside.wgsl", include_str!("rows_fetch_inside.wgsl")),
+    ("softcap.wgsl", include_str!("softcap.wgsl")),
     ("subgroup_butterfly.wgsl", include_str!("subgroup_butterfly.wgsl")),
 ];
 
@@ -82,6 +83,12 @@ impl HeadSizes {
 }
 
 impl AttentionKernel {
+    /// Whether scores are capped, and by what, for `softcap.wgsl`.
+    pub(super) fn softcap_values(&self) -> [(&'static str, TemplateValue); 2] {
+        let bound = format!("{:?}", self.softcap as f32);
+        [("CAPPED", (self.softcap > 0.0).into()), ("SOFTCAP", TemplateValue::Text(bound.into()))]
+    }
+
     /// Pages of a text at most, as kernels over pages read it.
     pub(super) fn table_width(&self, step: &Step) -> Option<U32> {
         if self.paged { U32::size(step.loads[3].shape[1]) } else { Some(U32::ABSENT) }

@@ -25,6 +25,11 @@ impl AttentionKernel {
         Ok(seen)
     }
 
+    /// Scores as the softmax takes them.
+    pub(super) fn capped(&self, scores: Tensor) -> TensorResult<Tensor> {
+        if self.softcap > 0.0 { scores.softcap(self.softcap) } else { Ok(scores) }
+    }
+
     /// What dropout multiplies the weights `[B, H, T, S]` with, by the step's parameters.
     pub(super) fn keep_factors(&self, weights: Shape, params: &[f64], dtype: DType, device: &Device, at: At) -> TensorResult<Tensor> {
         let draw = random::uniform_of(weights, params[1], params[2], device, at)?;
@@ -39,6 +44,7 @@ impl AttentionKernel {
         // Query heads that share a key head lie side by side: [B, Hkv, sharing, T, ...].
         let split = |x: &Tensor, n: usize| x.reshape(&[b as isize, groups as isize, (h / groups) as isize, t as isize, n as isize]);
         let scores = split(&q.mul(self.scale)?, q.shape()[3])?.matmul(&k.unsqueeze(2)?.transpose(-2, -1)?)?;
+        let scores = self.capped(scores)?;
         let hidden = self.visible(t, s, params[0], device)?.logical_not()?;
         let mut weights = scores.masked_fill(&hidden, f64::NEG_INFINITY)?.softmax(-1)?;
         if self.dropout > 0.0 {
@@ -69,6 +75,7 @@ mod tests {
             let shapes = [[b, h, t, d], [b, groups, s, d], [b, groups, s, dv]];
             let inputs = shapes.map(|shape| rng.normal(&shape, DType::F32, &device).unwrap());
             let dropout = AttentionDropout::new(0.3, &mut rng).unwrap();
+            let softcap = Some(0.5).filter(|_| n % 2 == 1);
             let params = [valid as f64, f64::from(dropout.rng.draws), f64::from(dropout.rng.key())];
             let options = AttentionOptions {
                 causal,
@@ -76,10 +83,20 @@ mod tests {
                 kv_len: Some(valid),
                 dropout: Some(dropout),
                 scale: None,
+                softcap,
             };
             let fused = inputs[0].attention(&inputs[1], &inputs[2], None, &options).unwrap().to_vec().unwrap();
             let scale = 1.0 / (d as f64).sqrt();
-            let kernel = AttentionKernel { causal, scale, window: window as u32, mask: false, sums: false, dropout: 0.3, paged: false };
+            let kernel = AttentionKernel {
+                causal,
+                scale,
+                window: window as u32,
+                mask: false,
+                sums: false,
+                dropout: 0.3,
+                softcap: softcap.unwrap_or(0.0),
+                paged: false,
+            };
             let stored = kernel.with_stored_weights(&inputs, &params, std::panic::Location::caller()).unwrap();
             assert_eq!(stored.dims(), [b, h, t, dv]);
             for (i, (a, b)) in stored.to_vec().unwrap().into_iter().zip(fused).enumerate() {

@@ -1,8 +1,9 @@
-// How the products with experts' weights read both operands, and sum over a row group.
+// How the products with experts' weights read both operands, and sum over a row group. RAW_X: another file reads x.
 
 const PART: u32 = QUADS / PARTS; // quads of a part
 
 #include "quant/item_order.wgsl"
+#if !RAW_X
 // Quad v of row m of x, zero beyond its end.
 fn x_quad(m: u32, v: u32) -> vec4<f32> {
   let base = m * p.k; let k = 4u * v;
@@ -17,6 +18,7 @@ fn x_quad(m: u32, v: u32) -> vec4<f32> {
 #endif
   return x;
 }
+#endif
 
 #include "weights_items.wgsl" SMALL = p.pairs
 ${SUM}

@@ -1,11 +1,15 @@
 //! The GPU forms of products with experts' weights: a group of threads for each row of the expert that a pair names, or, of many pairs, for each row
-//! of each expert and all pairs that name it.
+//! of each expert and all pairs that name it; these also by cooperative matrices, see `coop.rs`.
 
 use super::ExpertMatMulKernel;
-use crate::ops::matmul::weights::{FILES, Items, Weights};
-use crate::plan::{AdapterInfo, Step, Wgsl};
+use super::coop::expert_matmul_coop;
+use super::operands::{OPERANDS, consts, values};
+use crate::dtype::DType;
+use crate::ops::matmul::gemv::{by_sixteen_bytes, with_values};
+use crate::ops::matmul::weights::Weights;
+use crate::plan::{AdapterInfo, Source, Step, Wgsl, Word};
 use crate::shader::row_group::{RowGroup, SUM};
-use crate::shader::{Template, TemplateValue, U32, grid, indexable, params};
+use crate::shader::{Template, U32, grid, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -34,89 +38,162 @@ params! {
         w_start_1: u32,
         /// As `w_offset`, of the second product's weights.
         w_offset_1: u32,
+        /// As `w_start`, of x, where it is read directly.
+        x_start: u32,
+        /// As `w_offset`, of x.
+        x_offset: u32,
     }
 }
 
-/// What both forms include.
-const OPERANDS: &[(&str, &str)] = &[("expert_operands.wgsl", include_str!("expert_operands.wgsl")), FILES[0], FILES[1], FILES[2], FILES[3]];
-
 static EXPERT_MATMUL: Template =
-    Template::new("expert_matmul.wgsl", include_str!("expert_matmul.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
+    Template::new("expert_matmul.wgsl", include_str!("expert_matmul.wgsl")).params(ExpertMatMulParams::FIELDS).files(&OPERANDS);
 static EXPERT_MATMUL_MANY: Template =
-    Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
+    Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(&OPERANDS);
 
-/// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair.
-const GROUPED_MIN_PAIRS: usize = 4;
+/// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair: usually, and with matrix units, for which
+/// further pairs cost next to nothing, so that it pays as soon as weights would be read twice.
+const GROUPED_MIN_PAIRS: [usize; 2] = [4, 2];
 /// Of how many pairs weights are read at once.
 const PAIRS_PER_READ: u32 = 8;
 /// How many pairs are looked through before their products are made.
 const SEGMENT_PAIRS: u32 = 1024;
+/// Items of all products that a thread has on their way at once, at most: with more it has too few registers to share a processor with others.
+const MAX_PREFETCH: u32 = 3;
 
-/// Whether `pairs` pairs are so many that each expert's weights are read once for all of its own.
-pub(super) fn many(pairs: usize, experts: usize) -> bool {
-    pairs >= GROUPED_MIN_PAIRS * experts
+/// Whether `pairs` pairs are so many that each expert's weights are read once for all of its own, by `matrices` or without.
+pub(super) fn many(pairs: usize, experts: usize, matrices: bool) -> bool {
+    pairs >= GROUPED_MIN_PAIRS[usize::from(matrices)] * experts
+}
+
+/// The sizes of a step, and how its operands are read.
+struct ExpertStep<'a> {
+    of: &'a ExpertMatMulKernel,
+    /// Of each product.
+    weights: Vec<Weights>,
+    /// Rows of x.
+    rows: usize,
+    pairs: usize,
+    /// Pairs of a row of results.
+    summed: usize,
+    experts: usize,
+    n: usize,
+    k: usize,
+    /// Where x is, of what type, if it is read 16 bytes at a time.
+    direct: Option<([Word; 2], DType)>,
+}
+
+/// How threads share the work.
+struct Threads {
+    workgroup: u32,
+    /// Threads of a row.
+    lanes: u32,
+    /// Items of a product on their way at once.
+    prefetch: u32,
+}
+
+impl<'a> ExpertStep<'a> {
+    fn of(of: &'a ExpertMatMulKernel, step: &Step) -> Option<ExpertStep<'a>> {
+        let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
+        let (experts, n, k) = (w[0], w[1], w[2]);
+        if !indexable(&[x.count(), w.count(), pairs.checked_mul(n)?]) || x[0] == 0 || experts == 0 || k == 0 {
+            return None;
+        }
+        let weights = (0..of.products()).map(|p| Weights::of(&step.loads[of.weights(p)], k)).collect();
+        let summed = if of.summed { (pairs / step.stores[0].shape[0].max(1)).max(1) } else { 1 };
+        let read = |s: &Source| by_sixteen_bytes(s, k).filter(|_| matches!(s.dtype, DType::F16 | DType::F32)).map(|at| (at, s.dtype));
+        let direct = step.loads[0].plain().and_then(read);
+        Some(ExpertStep { of, weights, rows: x[0], pairs, summed, experts, n, k, direct })
+    }
+
+    /// Whether each expert's weights are read once for all of its pairs.
+    fn many(&self) -> bool {
+        self.weights.len() == 1 && !self.of.summed && many(self.pairs, self.experts, self.of.matrices)
+    }
+
+    fn threads(&self, adapter: &AdapterInfo) -> Threads {
+        let most = 1 << adapter.workgroup_threads.max(1).ilog2();
+        let items = self.k.div_ceil(4 * self.weights[0].shape.quads as usize) * self.summed;
+        let mut lanes = (items.next_power_of_two() as u32).clamp(4, 32).min(most);
+        let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
+        let mut prefetch = 1;
+        if !self.many() {
+            // Where rows leave the GPU idle, more threads share one, so that more of it is on its way at once.
+            let rows = self.pairs / self.summed * self.n;
+            while rounds(lanes) > 2 && rows * lanes as usize * 2 <= adapter.tuning.gemv.full_threads && lanes * 2 <= most.min(128) {
+                lanes *= 2;
+            }
+            // As many each time.
+            let all = rounds(lanes).max(1);
+            prefetch = all.div_ceil(all.div_ceil((MAX_PREFETCH / self.weights.len() as u32).max(1)));
+        }
+        Threads { workgroup: 128.min(most).max(lanes), lanes, prefetch }
+    }
+
+    fn params(&self, tiles: usize, groups_x: u32) -> Option<ExpertMatMulParams> {
+        let start = |p: usize| self.weights.get(p).map_or([U32::ABSENT; 2], |w| w.start().0.map(U32::from));
+        let ([w_start, w_offset], [w_start_1, w_offset_1]) = (start(0), start(1));
+        let [x_start, x_offset] = self.direct.map_or([U32::ABSENT; 2], |(at, _)| at.map(U32::from));
+        Some(ExpertMatMulParams {
+            pairs: U32::size(self.pairs)?,
+            per: U32::size(self.pairs / self.rows)?,
+            summed: U32::size(self.summed)?,
+            experts: U32::size(self.experts)?,
+            n: U32::size(self.n)?,
+            k: U32::size(self.k)?,
+            tiles: U32::size(tiles)?,
+            groups_x: groups_x.into(),
+            w_start,
+            w_offset,
+            w_start_1,
+            w_offset_1,
+            x_start,
+            x_offset,
+        })
+    }
 }
 
 /// Load 0 `[rows, K]` times load 1 `[E, N, K]` by load 2 `[pairs]`, and what else `of` has.
 pub(super) fn expert_matmul(of: &ExpertMatMulKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
-    let (experts, n, k) = (w[0], w[1], w[2]);
-    if !indexable(&[x.count(), w.count(), pairs.checked_mul(n)?]) || x[0] == 0 || experts == 0 || k == 0 {
-        return None;
+    let sizes = ExpertStep::of(of, step)?;
+    let (many, direct) = (sizes.many(), sizes.direct.filter(|_| !sizes.many()));
+    if let Some(by_matrices) = many.then(|| expert_matmul_coop(of, step, adapter)).flatten() {
+        return Some(by_matrices);
     }
-    let products = of.products();
-    let weights: Vec<Weights> = (0..products).map(|p| Weights::of(&step.loads[of.weights(p)], k)).collect();
-    let Items { quads, strips, span, parts, .. } = weights[0].shape;
-    let items = k.div_ceil(4 * quads as usize);
-    let most = 1 << adapter.workgroup_threads.max(1).ilog2();
-    let lanes = (items.next_power_of_two() as u32).clamp(4, 32).min(most);
-    let workgroup = 128.min(most).max(lanes);
+    let Threads { workgroup, lanes, prefetch } = sizes.threads(adapter);
     let row_group = RowGroup { workgroup, size: lanes, col_major: false };
-    let tiles = n.div_ceil(row_group.rows() as usize);
-    let summed = if of.summed { pairs / step.stores[0].shape[0].max(1) } else { 1 };
-    let many = products == 1 && !of.summed && many(pairs, experts);
-    let grid = grid(if many { experts } else { pairs / summed.max(1) }.checked_mul(tiles)?)?;
-    let (start, mut raw) = weights[0].start();
-    let [w_start, w_offset] = start.map(U32::from);
-    let [w_start_1, w_offset_1] = match weights.get(1) {
-        Some(second) => {
-            raw.push(of.weights(1) as u8);
-            second.raw?.map(U32::from)
-        }
-        None => [U32::ABSENT; 2],
-    };
-    let params = ExpertMatMulParams {
-        pairs: U32::size(pairs)?,
-        per: U32::size(pairs / x[0])?,
-        summed: U32::size(summed)?,
-        experts: U32::size(experts)?,
-        n: U32::size(n)?,
-        k: U32::size(k)?,
-        tiles: U32::size(tiles)?,
-        groups_x: grid[0].into(),
-        w_start,
-        w_offset,
-        w_start_1,
-        w_offset_1,
-    };
-    let mut consts = vec![("LANES", lanes), ("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts.max(1))];
-    if many {
-        consts.extend([("PAIRS", PAIRS_PER_READ), ("SEGMENT", SEGMENT_PAIRS)]);
+    let tiles = sizes.n.div_ceil(row_group.rows() as usize);
+    let grid = grid(if many { sizes.experts } else { sizes.pairs / sizes.summed }.checked_mul(tiles)?)?;
+    // A second product's weights are read directly.
+    let mut raw = sizes.weights[0].start().1;
+    if let Some(second) = sizes.weights.get(1) {
+        second.raw?;
+        raw.push(of.weights(1) as u8);
     }
-    let mut values = weights[0].values();
-    values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
+    if direct.is_some() {
+        raw.push(0);
+    }
+    let (weights, quads) = (&sizes.weights[0], sizes.weights[0].shape.quads);
+    let x_quads = direct.map_or(1, |(_, dtype)| 16 / (4 * dtype.block_bytes() as u32));
+    let mut consts = consts(weights).to_vec();
+    consts.push(("LANES", lanes));
+    consts.extend(match many {
+        true => [("PAIRS", PAIRS_PER_READ), ("SEGMENT", SEGMENT_PAIRS), ("PREFETCH", prefetch)],
+        false => [("X_QUADS", x_quads), ("X_ROWS", quads / x_quads), ("PREFETCH", prefetch)],
+    });
+    let mut values = values(weights, sizes.k, direct.is_some(), row_group.function("row_sum", SUM, adapter));
+    values.extend(with_values(&consts));
     values.extend([
-        ("PART", (quads / parts.max(1)).into()),
-        ("VEC_X", (k % 4 == 0).into()),
-        ("PRODUCTS", (products as u32).into()),
+        ("EIGHTS", (x_quads == 2).into()),
+        ("SHIFTED", weights.shape.shifted.into()),
+        ("PRODUCTS", (sizes.weights.len() as u32).into()),
         ("BIASED", of.bias.into()),
         ("SUMMED", of.summed.into()),
         // Load 3 is the first product's bias, or the factors where there is none; the second product's loads are behind.
         ("FACTORS", (3 + u32::from(of.bias)).into()),
         ("WEIGHTS_1", (of.weights(1) as u32).into()),
         ("BIAS_1", (of.weights(1) as u32 + 1).into()),
-        ("SUM", row_group.function("row_sum", SUM, adapter).into()),
     ]);
     let template = if many { &EXPERT_MATMUL_MANY } else { &EXPERT_MATMUL };
-    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words: params.words(), raw, transposed: vec![] })
+    let words = sizes.params(tiles, grid[0])?.words();
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
 }

@@ -1,6 +1,8 @@
 //! Products of rows with the weights of the experts that each row names, of which no other is read.
 
+mod coop;
 pub(crate) mod gpu;
+mod operands;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 
@@ -8,7 +10,7 @@ use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{by_index, slice, values};
 use crate::backends::cpu::{dot, path, share, vector::Real};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::matmul::weights::Weights;
 use crate::plan::{AdapterInfo, FusedGemv, Kernel, Step, Task, Wgsl};
@@ -27,6 +29,8 @@ pub struct ExpertMatMulKernel {
     pub summed: bool,
     /// Whether there is a second product of the same pairs, by weights of the same shape. Its store may read what the first's has written.
     pub second: bool,
+    /// Whether matrix units multiply these rows and weights, where there are many pairs.
+    pub matrices: bool,
 }
 
 /// Rows of one expert up to which its weights are streamed past them instead of decoded.
@@ -266,7 +270,7 @@ impl Kernel for ExpertMatMulKernel {
     /// Of few pairs: of many, one expert's weights are read for all of its own, a product at a time.
     fn gemv_products(&self, step: &Step) -> Option<FusedGemv> {
         let (s, weights) = (ExpertSizes::of(step), &step.loads[1]);
-        if self.summed || self.second || gpu::many(s.pairs, s.experts) {
+        if self.summed || self.second || gpu::many(s.pairs, s.experts, self.matrices) {
             return None;
         }
         Weights::of(weights, s.k).raw?;
@@ -283,6 +287,14 @@ struct ExpertMatMul {
     bias: bool,
     /// Whether the pairs of a row of ids are multiplied by factors and added up. Has no gradient.
     summed: bool,
+    /// See [`by_matrices`].
+    matrices: bool,
+}
+
+/// Whether matrix units multiply these rows and weights: both are f16 or, weights, unpacked to it. Fewer pairs are many then.
+fn by_matrices(x: &Tensor, weights: &Tensor) -> bool {
+    let halves = x.dtype() == DType::F16 && (weights.dtype() == DType::F16 || weights.dtype().is_block());
+    halves && x.device().backend().matrices()
 }
 
 impl Op for ExpertMatMul {
@@ -290,7 +302,7 @@ impl Op for ExpertMatMul {
         "expert_matmul"
     }
     fn key(&self, key: &mut Key) {
-        key.word(u64::from(self.bias) | u64::from(self.summed) << 1);
+        key.word(u64::from(self.bias) | u64::from(self.summed) << 1 | u64::from(self.matrices) << 2);
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         None
@@ -312,7 +324,7 @@ impl Op for ExpertMatMul {
             loads.push((factors, Layout::contiguous(inputs[factors].shape), Shape::of(&[pairs])));
         }
         Lowered::Kernel {
-            kernel: Arc::new(ExpertMatMulKernel { bias: self.bias, summed: self.summed, second: false }),
+            kernel: Arc::new(ExpertMatMulKernel { bias: self.bias, summed: self.summed, second: false, matrices: self.matrices }),
             loads,
             stores: vec![(0, Layout::contiguous(y), Shape::of(&[if self.summed { ids[0] } else { pairs }, w[1]]))],
         }
@@ -390,21 +402,16 @@ impl Tensor {
     /// Those of [`Tensor::expert_linear`]; when the factors have another shape than the experts.
     #[track_caller]
     pub(crate) fn expert_sum(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor, factors: &Tensor) -> TensorResult<Tensor> {
-        let stored = Mode::learns([self, weights, factors].into_iter().chain(bias)) || gpu::many(ids.numel(), weights.dims()[0]);
+        // Nothing would write the sums of no pairs.
+        let many = gpu::many(ids.numel(), weights.dims()[0], by_matrices(self, weights));
+        let stored = many || ids.numel() == 0 || Mode::learns([self, weights, factors].into_iter().chain(bias));
         match stored {
             true => self.expert_linear(weights, bias, ids)?.mul(&factors.unsqueeze(-1)?)?.sum(&[1], false)?.cast(self.dtype()),
             false => self.by_experts(weights, ids, bias, Some(factors), Location::caller())?.cast(self.dtype()),
         }
     }
 
-    fn by_experts(
-        &self,
-        weights: &Tensor,
-        ids: &Tensor,
-        bias: Option<&Tensor>,
-        factors: Option<&Tensor>,
-        at: &'static Location<'static>,
-    ) -> TensorResult<Tensor> {
+    fn by_experts(&self, weights: &Tensor, ids: &Tensor, bias: Option<&Tensor>, factors: Option<&Tensor>, at: At) -> TensorResult<Tensor> {
         let wrong = |text: String| Err(TensorError::shape("expert_matmul", at, text));
         let shapes = || format!("{} with experts {} of weights {}", self.shape(), ids.shape(), weights.shape());
         let (&[t, per], &[_, n, k]) = (ids.dims(), weights.dims()) else {
@@ -428,6 +435,7 @@ impl Tensor {
         }
         let x = if self.dtype().compute() == dtype.compute() { self.clone() } else { self.cast(dtype)? };
         let w = if weights.dtype().compute() == dtype.compute() { weights.clone() } else { weights.cast(dtype)? };
+        let matrices = by_matrices(&x, &w);
         let mut inputs: Inputs = smallvec::smallvec![x, w, ids.cast(DType::I32)?];
         if let Some(bias) = bias {
             if bias.dims() != [weights.dims()[0], n] {
@@ -443,7 +451,7 @@ impl Tensor {
             }
             inputs.push(factors.cast(dtype.compute())?);
         }
-        let op = ExpertMatMul { bias: bias.is_some(), summed: factors.is_some() };
+        let op = ExpertMatMul { bias: bias.is_some(), summed: factors.is_some(), matrices };
         Tensor::op1(op, inputs, Default::default(), Meta { dtype, shape }, at)
     }
 }

@@ -8,6 +8,11 @@ fn plain(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     gpu::expert_matmul(&ExpertMatMulKernel::default(), step, adapter)
 }
 
+/// How far from exact products of many rows in f16 with weights of this type may be: matrix units read weights in f16.
+fn halves(d: DType) -> f64 {
+    if d.is_block() { 5e-4 } else { 2e-5 }
+}
+
 #[test]
 fn weights_of_every_format_and_rows_of_every_length() {
     for d in DType::WEIGHTS {
@@ -31,7 +36,7 @@ fn weights_of_every_format_and_rows_of_every_length() {
                 }
                 let loads = [x, w, Operand::new(DType::I32, &[t * per], ids.iter().map(|&i| i as f64).collect())];
                 let name = format!("{d}, {t}x{per} of {e} experts {n}x{k}, own rows {own_rows}");
-                check_weights(&name, plain, &loads, (F32, &[t * per, n]), &want, 2e-5);
+                check_weights(&name, plain, &loads, (F32, &[t * per, n]), &want, if t == 70 { halves(d) } else { 2e-5 });
             }
         }
     }
@@ -130,7 +135,112 @@ fn biases_second_products_and_sums() {
     let c = Case::new(DType::Q4_0, [40, 2, 3, 9, 64], false);
     let biased = ExpertMatMulKernel { bias: true, ..Default::default() };
     let make = move |s: &Step, a: &AdapterInfo| gpu::expert_matmul(&biased, s, a);
-    check("many", make, &[c.x.clone(), c.weights[0].clone(), c.ids(), c.biases[0].clone()], (F32, &[80, 9]), &[], &c.products(0), 2e-5);
+    let loads = [c.x.clone(), c.weights[0].clone(), c.ids(), c.biases[0].clone()];
+    check("many", make, &loads, (F32, &[80, 9]), &[], &c.products(0), halves(DType::Q4_0));
+}
+
+/// Whether the adapter under test has cooperative matrices.
+fn has_matrices() -> bool {
+    let Some(m) = backend() else { return false };
+    // A real GPU may lack them; Mesa's lavapipe, on which every change is tested, has them.
+    assert!(m.info().coop > 0 || !m.is_software() || std::env::var("TL_REQUIRE_GPU").is_err(), "{} has no cooperative matrices", m.name());
+    m.info().coop > 0
+}
+
+/// A case by cooperative matrices: of these forms, without and with biases, and with biases as Metal loads matrices.
+#[track_caller]
+fn check_by_matrices(name: &str, c: &Case, forms: &[(bool, bool)]) {
+    for &(bias, narrow) in forms {
+        let of = ExpertMatMulKernel { bias, ..Default::default() };
+        let make = move |s: &Step, a: &AdapterInfo| {
+            let as_metal = AdapterInfo { coop_vectors: false, subgroup_sync: SubgroupSync::None, ..a.clone() };
+            let w = gpu::expert_matmul(&of, s, if narrow { &as_metal } else { a }).filter(|w| w.source.contains("coopMultiplyAdd"));
+            assert!(w.is_some(), "{:?} are not multiplied by matrices", s.loads);
+            w
+        };
+        let mut want = c.products(0);
+        let mut loads = vec![c.x.clone(), c.weights[0].clone(), c.ids()];
+        if bias {
+            loads.push(c.biases[0].clone());
+        } else {
+            let biases = &c.biases[0].values;
+            want.iter_mut().enumerate().for_each(|(at, y)| *y -= biases[c.ids[at / c.n] * c.n + at % c.n]);
+        }
+        let (out, tolerance) = if narrow { (F16, 1e-3) } else { (F32, halves(c.weights[0].dtype)) };
+        check_on(&format!("{name}, bias {bias}, narrow {narrow}"), make, &loads, (out, &[c.ids.len(), c.n]), &[], &want, tolerance);
+    }
+}
+
+const FORMS: [(bool, bool); 3] = [(false, false), (true, false), (true, true)];
+
+/// Low and high tiles, an expert without pairs, rows and columns that are multiples of nothing, more pairs than are looked through at a time.
+#[test]
+fn many_pairs_by_cooperative_matrices() {
+    if !has_matrices() {
+        return;
+    }
+    for d in [F16, DType::Q4_0, DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::MXFP4] {
+        for shape in [[13, 3, 5, 33, 256], [47, 2, 4, 71, 96], [40, 2, 3, 136, 512], [31, 2, 5, 12, 36], [20, 3, 4, 10, 7]] {
+            let [t, _, e, _, k] = shape;
+            if k % d.block() != 0 {
+                continue;
+            }
+            for own_rows in [false, true] {
+                let mut c = Case::new(d, shape, own_rows);
+                c.ids.iter_mut().filter(|id| **id == e - 1 && t > 13).for_each(|id| *id = 0);
+                check_by_matrices(&format!("{d}, {shape:?}, own rows {own_rows}"), &c, if d == F16 { &FORMS } else { &FORMS[1..] });
+            }
+        }
+    }
+    // One expert has more pairs than the list holds; another's are the last ones, and one has a single pair.
+    let mut c = Case::new(DType::Q8_0, [1001, 2, 4, 5, 32], false);
+    c.ids.iter_mut().enumerate().for_each(|(p, id)| *id = if p > 1990 { 3 } else { usize::from(p % 7 == 3) });
+    c.ids[1234] = 2;
+    check_by_matrices("a full list", &c, &FORMS[..2]);
+    // Rows of x that lie apart, and weights whose columns are neighbours.
+    let mut c = Case::new(F16, [30, 2, 3, 20, 72], false);
+    c.x = Operand::view(F16, &[30, 72], Layout::contiguous(Shape::of(&[30, 96])).slice(1, 16, 72, 1), noise(30 * 96, 1));
+    check_by_matrices("a part of wider rows", &c, &FORMS[..1]);
+    c.weights[0] = Operand::transposed(F16, &[3, 20, 72], 2);
+    check_by_matrices("transposed", &c, &FORMS[..1]);
+}
+
+#[test]
+fn cooperative_matrices_read_every_format() {
+    let formats = DType::WEIGHTS.into_iter().filter(|d| d.is_block() && !WHOLE_FORMATS.contains(d) && has_matrices());
+    for d in formats {
+        check_by_matrices(d.name(), &Case::new(d, [9, 2, 3, 10, 512], false), &FORMS[..1]);
+    }
+}
+
+/// With matrix units two pairs of each expert are many: products are stored. A bad expert is an error there as well.
+#[test]
+fn few_pairs_are_many_for_matrix_units() {
+    use crate::device::under_test;
+    use crate::tensor::Tensor;
+    let Some(device) = under_test::gpu() else { return };
+    for (dtype, count) in [(F32, 2), (F16, if device.backend().matrices() { 3 } else { 2 })] {
+        let c = Case::new(F32, [6, 2, 4, 16, 64], false);
+        let of = |o: &Operand, shape: &[usize]| {
+            let values = o.values.iter().map(|&v| v as f32 / 4.0).collect();
+            Tensor::from_vec(values, shape, &device).and_then(|t| t.cast(dtype)).unwrap()
+        };
+        let (x, factors) = (of(&c.x, &[6, 64]), of(&c.factors, &[6, 2]));
+        let [gate, up] = [0, 1].map(|p| of(&c.weights[p], &[4, 16, 64]));
+        let down = of(&Operand::random(F32, &[4, 5, 16], 7), &[4, 5, 16]);
+        let by = |id: i32| {
+            let ids = Tensor::from_vec((0..12).map(|p| if p == 7 { id } else { p * 5 % 4 }).collect(), &[6, 2], &device)?;
+            let inner = x.expert_linear(&gate, None, &ids)?.silu()?.mul(&x.expert_linear(&up, None, &ids)?)?;
+            inner.expert_sum(&down, None, &ids, &factors)
+        };
+        let y = by(2).unwrap();
+        let dispatches = y.explain().unwrap().to_string();
+        assert_eq!(dispatches.matches("expert_matmul").count(), count, "{dtype}: {dispatches}");
+        assert!(y.to_vec().unwrap().iter().all(|v| v.is_finite()));
+        for bad in [4, -1] {
+            assert!(by(bad).unwrap().to_vec().is_err(), "{dtype}: expert {bad}");
+        }
+    }
 }
 
 /// The operations on every device: the gate's product and the other one are one dispatch of a GPU where its weights are read directly, and the weighted sum is
@@ -182,5 +292,8 @@ fn biased_products_and_sums_have_the_dtype_of_rows() {
         assert_eq!(x.expert_matmul(&w, &ids).unwrap().dtype(), F32);
         assert_eq!(x.expert_linear(&w, Some(&bias), &ids).unwrap().dtype(), F16);
         assert_eq!(x.expert_sum(&w, Some(&bias), &ids, &factors).unwrap().dtype(), F16);
+        // The sum over no pairs is zero, whatever was in its memory.
+        let (rows, none, no_factors) = (zeros(F16, &[2, 8]), zeros(DType::I32, &[2, 0]), zeros(F32, &[2, 0]));
+        assert_eq!(rows.expert_sum(&w, Some(&bias), &none, &no_factors).unwrap().to_vec().unwrap(), [0.0; 10]);
     }
 }

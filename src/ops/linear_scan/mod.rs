@@ -11,7 +11,6 @@ use crate::backends::cpu::operand::values;
 use crate::backends::cpu::share;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
@@ -163,8 +162,7 @@ impl Op for LinearScanKernel {
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        let whole = |all: &[Meta]| all.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
-        Lowered::Kernel { kernel: Arc::new(*self), loads: whole(inputs), stores: whole(outputs) }
+        Lowered::Kernel { kernel: Arc::new(*self), loads: Lowered::whole(inputs), stores: Lowered::whole(outputs) }
     }
 }
 

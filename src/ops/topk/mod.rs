@@ -7,8 +7,7 @@ mod tests;
 use crate::backends::cpu::operand::values;
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
-use crate::layout::Layout;
+use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Wgsl};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
@@ -20,14 +19,16 @@ const MAX_K: usize = 32;
 /// Elements of a row up to which that is done.
 const MAX_ROW_ELEMENTS: usize = 1 << 14;
 
-/// Rows of load 0 `[rows, n]` to the places of their `k` largest elements, or smallest, in order `[rows, k]`, and those elements where there is a second
-/// store. Equal elements keep their order; NaN counts as largest.
+/// Rows of load 0 `[rows, n]` to the places of their `k` largest elements, or smallest, in order `[rows, k]`, and those elements or their softmax where
+/// there is a second store. Equal elements keep their order; NaN counts as largest.
 #[derive(Clone, Copy, Debug)]
 pub struct TopKKernel {
     /// How many.
     pub k: usize,
     /// Whether the largest, not the smallest.
     pub largest: bool,
+    /// Whether the second store has the softmax of the elements, which are the largest.
+    pub softmax: bool,
 }
 
 impl TopKKernel {
@@ -57,6 +58,10 @@ impl TopKKernel {
                 for (element, &place) in elements.iter_mut().zip(&best[..self.k]) {
                     *element = row[place as usize];
                 }
+                if self.softmax {
+                    let chosen = elements;
+                    T::softmax_rows(&mut elements[..self.k], &chosen[..self.k], self.k, 0);
+                }
                 task.store(1, r * self.k, T::slice_mut(&mut elements[..self.k]));
             }
             task.store(0, r * self.k, SliceMut::I32(&mut best[..self.k]));
@@ -84,15 +89,13 @@ impl Op for TopKKernel {
         "topk"
     }
     fn key(&self, key: &mut Key) {
-        key.word(self.k as u64).word(u64::from(self.largest));
+        key.word(self.k as u64).word(u64::from(self.largest) | u64::from(self.softmax) << 1);
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        let whole = |(i, m): (usize, &Meta)| (i, Layout::contiguous(m.shape), m.shape);
-        let stores = outputs.iter().enumerate().map(whole).collect();
-        Lowered::Kernel { kernel: Arc::new(*self), loads: vec![whole((0, &inputs[0]))], stores }
+        Lowered::plain(Arc::new(*self), inputs, outputs)
     }
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         Some(Ok(vec![None]))
@@ -116,6 +119,16 @@ impl Tensor {
     #[track_caller]
     pub fn topk(&self, k: usize, d: isize, largest: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
+        self.first_of_rows(k, d, largest, false, at)
+    }
+
+    /// As [`Tensor::topk`] of the largest, with the softmax of the elements instead of these.
+    #[track_caller]
+    pub(crate) fn topk_softmax(&self, k: usize, d: isize) -> TensorResult<(Tensor, Tensor)> {
+        self.first_of_rows(k, d, true, true, Location::caller())
+    }
+
+    fn first_of_rows(&self, k: usize, d: isize, largest: bool, softmax: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
         let axis = dim(d, self.rank(), "topk", at)?;
         let n = if self.rank() == 0 { 1 } else { self.size_for("topk", axis, at)? };
         if k > n {
@@ -125,7 +138,8 @@ impl Tensor {
         if !by_passes {
             let (values, indices) = self.sorted("topk", d, largest)?;
             let first = |t: Tensor| if t.rank() == 0 { Ok(t) } else { t.narrow(axis as isize, 0, k) };
-            return Ok((first(values)?, first(indices)?));
+            let values = first(values)?;
+            return Ok((if softmax { values.softmax(d)? } else { values }, first(indices)?));
         }
         let run = || {
             let last = self.detach().transpose(axis as isize, -1)?;
@@ -133,16 +147,23 @@ impl Tensor {
             let shape = Shape::of(&[rows.dims()[0], k]);
             let mut metas = smallvec::smallvec![Meta { dtype: DType::I32, shape }];
             // Elements have the gradient of a gather.
-            if !Mode::learns([self]) {
+            let learns = Mode::learns([self]);
+            if !learns {
                 metas.push(Meta { dtype: self.dtype(), shape });
             }
-            let found = Tensor::op(Arc::new(TopKKernel { k, largest }), smallvec::smallvec![rows], Default::default(), metas, at)?;
+            let found = Tensor::op(
+                Arc::new(TopKKernel { k, largest, softmax: softmax && !learns }),
+                smallvec::smallvec![rows],
+                Default::default(),
+                metas,
+                at,
+            )?;
             let mut sizes: Vec<isize> = last.dims().iter().map(|&d| d as isize).collect();
             sizes[self.rank() - 1] = k as isize;
             let in_place = |t: &Tensor| t.reshape(&sizes)?.transpose(axis as isize, -1);
             let indices = in_place(&found[0])?;
             let values = found.get(1).map_or_else(|| self.gather(axis as isize, &indices), in_place)?;
-            Ok((values, indices))
+            Ok((if softmax && learns { values.softmax(d)? } else { values }, indices))
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)
     }

@@ -20,11 +20,21 @@ fn places_of_the_largest_few() {
                     })
                     .collect();
                 let elements: Vec<f64> = want.iter().enumerate().map(|(i, &c)| x.values[i / k * n + c as usize]).collect();
-                let by = move |s: &Step, a: &AdapterInfo| topk(&TopKKernel { k, largest }, s, a);
+                let by = move |s: &Step, a: &AdapterInfo| topk(&TopKKernel { k, largest, softmax: false }, s, a);
                 let name = format!("{d} {rows}x{n}, {k}, {largest}");
                 check(&name, by, std::slice::from_ref(&x), (DType::I32, &[rows, k]), &[], &want, 0.0);
                 let outs: [(DType, &[usize], &[f64]); 2] = [(DType::I32, &[rows, k], &want), (d, &[rows, k], &elements)];
-                check_all(&format!("{name}, with elements"), by, &[x], &outs, &[], 0.0);
+                check_all(&format!("{name}, with elements"), by, std::slice::from_ref(&x), &outs, &[], 0.0);
+                if largest {
+                    let softmax = elements.chunks(k).flat_map(|row| {
+                        let e: Vec<f64> = row.iter().map(|v| (v - row[0]).exp()).collect();
+                        e.iter().map(|v| v / e.iter().sum::<f64>()).collect::<Vec<_>>()
+                    });
+                    let softmax: Vec<f64> = softmax.collect();
+                    let by = move |s: &Step, a: &AdapterInfo| topk(&TopKKernel { k, largest, softmax: true }, s, a);
+                    let outs: [(DType, &[usize], &[f64]); 2] = [(DType::I32, &[rows, k], &want), (F32, &[rows, k], &softmax)];
+                    check_all(&format!("{name}, with their softmax"), by, &[x], &outs, &[], 2e-6);
+                }
             }
         }
     }

@@ -377,7 +377,7 @@ fn fallible_methods(text: &str) -> Vec<(String, bool, bool)> {
 #[test]
 fn every_fallible_method_says_when_and_shows_how() {
     let mut files = Vec::new();
-    sources(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    sources(&std::path::Path::new(env!("TENSORLOGIC_ROOT")).join("src"), &mut files);
     let mut count = 0;
     let mut lacking = Vec::new();
     for file in files {

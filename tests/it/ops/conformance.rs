@@ -243,8 +243,9 @@ fn rows() {
             "layer_norm",
             |x| x.layer_norm(None, None, 1e-3),
             |x| {
-                let variance = x.iter().map(|v| (v - mean(x)).powi(2)).sum::<f64>() / x.len() as f64;
-                x.iter().map(|v| (v - mean(x)) / (variance + 1e-3).sqrt()).collect()
+                let mean = mean(x);
+                let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / x.len() as f64;
+                x.iter().map(|v| (v - mean) / (variance + 1e-3).sqrt()).collect()
             },
         ),
         (

@@ -117,7 +117,7 @@ fn neighbours_fuse_and_numbers_do_not_make_plans() {
         let x = x.eval().unwrap();
         let run = |t: f64| {
             let y = BLEND.apply(&[&x.add(1.0).unwrap().relu().unwrap(), x], &[t, 1.0]).unwrap().tanh().unwrap();
-            assert!(y.explain().unwrap().ends_with("1 dispatch\n"), "{}", y.explain().unwrap());
+            assert!(y.explain().unwrap().contains("\n1 dispatch"), "{}", y.explain().unwrap());
             let want: Vec<f64> = values(x).iter().map(|v| ((v + 1.0).max(0.0) * t + v * v).tanh()).collect();
             close(&y, &want);
         };

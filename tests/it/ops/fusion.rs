@@ -45,6 +45,50 @@ fn chains_go_into_kernels() {
     check(2, || a.add(&a.matmul(&w.t()?)?.matmul(&leaf(&[5, 6]))?));
 }
 
+/// What is rounded to bf16 on its way into products is stored as bf16, once, by the kernel that computes it.
+#[test]
+fn rounded_activations_are_stored_as_bf16() {
+    for d in devices() {
+        let matrix = |rows: usize, step: f64| {
+            let (values, shape) = wave(&[rows, 16], step);
+            Tensor::from_vec(values.iter().map(|v| *v as f32).collect(), &shape, &d).unwrap().eval().unwrap().clone()
+        };
+        let round = |t: &Tensor| t.cast(DType::BF16)?.cast(DType::F32);
+        let (x, gain) = (matrix(9, 0.37), Tensor::full(1.5, &[16], DType::F32, &d).unwrap().eval().unwrap().clone());
+        let [w, v] = [(7, 0.11), (5, 0.23)].map(|(rows, step)| matrix(rows, step).cast(DType::BF16).unwrap().eval().unwrap().clone());
+        let normed = || x.layer_norm(Some(&gain), None, 1e-5);
+        let one = round(&normed().unwrap()).unwrap().matmul(&w.t().unwrap()).unwrap();
+        let plan = one.explain().unwrap();
+        assert!(plan.contains("bf16[9,16]") || plan.contains("bf16[144]"), "on {}:\n{plan}", d.name());
+        assert_eq!(plan.matches("\n%").count() + usize::from(plan.starts_with('%')), 2, "on {}:\n{plan}", d.name());
+        // Two products share what was rounded; what reads the numbers as they were still has them.
+        let (normed, same) = (normed().unwrap(), normed().unwrap());
+        let rounded = round(&normed).unwrap();
+        let two = [rounded.matmul(&w.t().unwrap()).unwrap(), rounded.matmul(&v.t().unwrap()).unwrap(), same.mul(1.0).unwrap()];
+        tensorlogic::eval::eval_all(&[&two[0], &two[1], &two[2]]).unwrap();
+        let bf16 = |v: f64| f64::from(half::bf16::from_f32(v as f32).to_f32());
+        let row = |i: usize| -> Vec<f64> {
+            let r: Vec<f64> = x.to_vec().unwrap()[16 * i..16 * (i + 1)].iter().map(|v| f64::from(*v)).collect();
+            let mean = r.iter().sum::<f64>() / 16.0;
+            let var = r.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 16.0;
+            r.iter().map(|v| (v - mean) / (var + 1e-5).sqrt() * 1.5).collect()
+        };
+        for (got, w) in [(&one, &w), (&two[0], &w), (&two[1], &v)] {
+            let weights = w.cast(DType::F32).unwrap().to_vec().unwrap();
+            let outs = w.dims()[0];
+            for (i, got) in got.to_vec().unwrap().chunks(outs).enumerate() {
+                for (o, got) in got.iter().enumerate() {
+                    let want: f64 = row(i).iter().zip(&weights[16 * o..]).map(|(x, w)| bf16(*x) * f64::from(*w)).sum();
+                    // A value beside the border of two bf16 may be rounded to the other one.
+                    assert!((f64::from(*got) - want).abs() < 2e-2, "on {}: row {i}, column {o}: {got}, not {want}", d.name());
+                }
+            }
+        }
+        let exact: Vec<f64> = (0..9).flat_map(row).collect();
+        crate::common::assert_close("the norm itself", &two[2].to_vec().unwrap(), &exact, 1e-5, 1e-5);
+    }
+}
+
 #[test]
 fn common_subexpressions_run_once() {
     let (a, w) = (leaf(&[4, 6]), leaf(&[5, 6]));

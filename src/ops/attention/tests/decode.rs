@@ -1,5 +1,6 @@
 //! Attention of few queries against f64 arithmetic: numbers of valid keys, shared heads, masks, windows, element types.
 
+use super::capped;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention::gpu::attention;
 use crate::ops::tests::*;
@@ -17,9 +18,10 @@ struct Case {
     causal: bool,
     window: usize,
     masked: bool,
+    softcap: f64,
 }
 
-const CAUSAL: Case = Case { b: 1, h: 1, hkv: 1, t: 1, s: 1, d: 8, dv: 8, causal: true, window: 0, masked: false };
+const CAUSAL: Case = Case { b: 1, h: 1, hkv: 1, t: 1, s: 1, d: 8, dv: 8, causal: true, window: 0, masked: false, softcap: 0.0 };
 
 /// Values and logarithms of sums of weights, row by row; a query that sees no key gives zeros.
 fn expected(c: &Case, valid: usize, [q, k, v, m]: [&Operand; 4], scale: f64) -> (Vec<f64>, Vec<f64>) {
@@ -33,7 +35,7 @@ fn expected(c: &Case, valid: usize, [q, k, v, m]: [&Operand; 4], scale: f64) -> 
         let score: Vec<(usize, f64)> = (first.min(last)..last)
             .map(|j| {
                 let dot: f64 = (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum();
-                (j, dot * scale + if c.masked { m.values[row * c.s + j] } else { 0.0 })
+                (j, capped(dot * scale, c.softcap) + if c.masked { m.values[row * c.s + j] } else { 0.0 })
             })
             .collect();
         let top = score.iter().fold(-3e38f64, |m, s| m.max(s.1));
@@ -59,13 +61,21 @@ fn check_case(c: Case, valid: usize, kind: DType, out: DType) {
     let mut loads = vec![q, k, v];
     loads.extend(c.masked.then_some(m));
     let make = move |s: &Step, a: &AdapterInfo| {
-        let of =
-            AttentionKernel { causal: c.causal, scale, window: c.window as u32, mask: c.masked, sums: false, dropout: 0.0, paged: false };
+        let of = AttentionKernel {
+            causal: c.causal,
+            scale,
+            window: c.window as u32,
+            mask: c.masked,
+            sums: false,
+            dropout: 0.0,
+            softcap: c.softcap,
+            paged: false,
+        };
         attention(&of, s, a)
     };
     let name = format!(
-        "{kind} B{} H{}/{} T{} S{} D{}/{} causal {} window {} mask {} valid {valid}",
-        c.b, c.h, c.hkv, c.t, c.s, c.d, c.dv, c.causal, c.window, c.masked
+        "{kind} B{} H{}/{} T{} S{} D{}/{} causal {} window {} mask {} softcap {} valid {valid}",
+        c.b, c.h, c.hkv, c.t, c.s, c.d, c.dv, c.causal, c.window, c.masked, c.softcap
     );
     check(&name, make, &loads, (out, &[c.b, c.h, c.t, c.dv]), &[valid as f64], &want, if out == F16 { 1e-3 } else { 2e-5 });
 }
@@ -99,7 +109,8 @@ fn check_heads(nth: usize, heads: &[(usize, usize, usize)]) {
                     continue;
                 }
                 let kind = [F16, F32, DType::BF16][(n + h + d) % 3];
-                check_case(Case { causal, window, masked, ..c }, [150, 131, 40][(n + t) % 3], kind, F32);
+                let softcap = if (n + a + 2 * e) % 5 == 0 { 2.5 } else { 0.0 };
+                check_case(Case { causal, window, masked, softcap, ..c }, [150, 131, 40][(n + t) % 3], kind, F32);
             }
         }
     }
@@ -118,7 +129,7 @@ fn few_queries_with_heads_windows_and_masks() {
 #[test]
 fn windows_and_masks_of_keys_that_are_shared_out() {
     let c = Case { h: 4, hkv: 2, t: 2, s: 4000, d: 64, dv: 64, ..CAUSAL };
-    for (causal, window, masked) in [(true, 1800, false), (false, 0, true), (true, 100, true)] {
-        check_case(Case { causal, window, masked, ..c }, 3777, F16, F32);
+    for (causal, window, masked, softcap) in [(true, 1800, false, 0.0), (false, 0, true, 2.5), (true, 100, true, 0.0)] {
+        check_case(Case { causal, window, masked, softcap, ..c }, 3777, F16, F32);
     }
 }

@@ -71,21 +71,21 @@ fn texts(lens: &[usize], [heads, size]: [usize; 2], dtype: DType, device: &Devic
 
 #[test]
 fn attention_to_pages_is_attention_to_the_same_keys_in_a_row() {
-    // Heads of queries, of keys, their size, queries, window; texts of ragged lengths, ends of pages among them.
+    // Heads of queries, of keys, their size, queries, window, soft cap; texts of ragged lengths, ends of pages among them.
     let cases = [
-        ([4, 2, 16], 1, None, vec![1, 63, 64, 65, 200, 128]),
-        ([3, 3, 64], 1, None, vec![5, 300]),
-        ([8, 2, 24], 3, Some(70), vec![3, 70, 131, 192]),
-        ([2, 1, 8], 40, None, vec![40, 41, 103, 128, 260]),
-        ([4, 4, 20], 33, Some(50), vec![33, 180]),
-        ([4, 1, 128], 17, None, vec![17, 90]),
+        ([4, 2, 16], 1, None, None, vec![1, 63, 64, 65, 200, 128]),
+        ([3, 3, 64], 1, None, Some(1.5), vec![5, 300]),
+        ([8, 2, 24], 3, Some(70), Some(2.0), vec![3, 70, 131, 192]),
+        ([2, 1, 8], 40, None, None, vec![40, 41, 103, 128, 260]),
+        ([4, 4, 20], 33, Some(50), Some(1.0), vec![33, 180]),
+        ([4, 1, 128], 17, None, None, vec![17, 90]),
     ];
     for device in devices() {
         for dtype in [DType::F32, DType::F16].into_iter().filter(|&d| device.supports(d)) {
-            for ([h, hkv, d], t, window, lens) in &cases {
+            for ([h, hkv, d], t, window, softcap, lens) in &cases {
                 let all = texts(lens, [*hkv, *d], dtype, &device);
                 let q = Rng::new(2).normal(&[lens.len(), *h, *t, *d], dtype, &device).unwrap();
-                let options = AttentionOptions { window: *window, ..Default::default() };
+                let options = AttentionOptions { window: *window, softcap: *softcap, ..Default::default() };
                 let got = q.paged_attention(&all.pool, &all.table, &all.lens_on_device, &options).unwrap().to_vec().unwrap();
                 for (text, [k, v]) in all.rows.iter().enumerate() {
                     let n = all.lens[text];

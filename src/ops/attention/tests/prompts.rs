@@ -1,5 +1,6 @@
 //! Attention over many queries and its gradients against f64 arithmetic: shared heads, windows, masks, scores of every size, subgroups that wait alone.
 
+use super::capped;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention::flash_coop::attention_coop;
 use crate::ops::attention::grad::Part;
@@ -15,6 +16,8 @@ struct Heads {
     d: usize,
     dv: usize,
     valid: usize,
+    /// c of c·tanh(score/c), or 0.
+    softcap: f64,
 }
 
 /// The scores of a row, the query at `row % T`, over the keys that it sees, each with its key.
@@ -24,7 +27,7 @@ fn scores(c: &Heads, q: &Operand, k: &Operand, row: usize, causal: bool, window:
     let at = (c.valid + t) as isize - c.t as isize;
     let seen = (0..c.valid).filter(|&j| (!causal || j as isize <= at) && (window == 0 || j as isize + window as isize > at));
     let dot = |j: usize| (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum::<f64>() * scale as f64;
-    seen.map(|j| (j, dot(j))).collect()
+    seen.map(|j| (j, capped(dot(j), c.softcap))).collect()
 }
 
 /// The log-sum-exp of each query's scores in f64; minus infinity where it sees no key.
@@ -60,7 +63,7 @@ fn attention_by_cooperative_matrices() {
         assert!(!m.is_software() || std::env::var("TL_REQUIRE_GPU").is_err(), "{} has no cooperative matrices", m.name());
         return;
     }
-    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid, softcap: 0.0 };
     // What is added to a key's scores, about.
     type Slope = fn(usize) -> f64;
     let flat: Slope = |_| 0.0;
@@ -80,10 +83,12 @@ fn attention_by_cooperative_matrices() {
         (heads(1, 1, 1, 72, 140, 16, 16, 140), true, 0, true, low_at_first),
         (heads(1, 1, 1, 150, 150, 16, 8, 150), true, 0, true, steep),
         (heads(1, 1, 1, 90, 70, 16, 8, 70), true, 0, true, steep),
+        (Heads { softcap: 20.0, ..heads(1, 2, 1, 40, 200, 16, 24, 190) }, true, 0, true, waves),
+        (Heads { softcap: 3.0, ..heads(1, 2, 2, 40, 100, 24, 16, 100) }, false, 21, false, steep),
         (heads(1, 1, 1, 40, 150, 16, 16, 150), false, 0, true, sink),
     ];
     for (case, (c, causal, window, vectors, slope)) in cases.iter().enumerate() {
-        let (causal, window, vectors) = (*causal, *window, *vectors);
+        let (causal, window, vectors, softcap) = (*causal, *window, *vectors, c.softcap);
         let cache = |heads: usize, rows: usize, w: usize, seed| {
             let layout = Layout::contiguous(Shape::of(&[c.b, rows, heads, w])).permute(&[0, 2, 1, 3]);
             Operand::view(F16, &[c.b, heads, rows, w], layout, noise(c.b * rows * heads * w, seed))
@@ -107,7 +112,7 @@ fn attention_by_cooperative_matrices() {
             let narrow = c.d.next_multiple_of(m.info().coop as usize) + c.dv.next_multiple_of(m.info().coop as usize) <= 128;
             let waits = alone && narrow && m.info().subgroup_sync != SubgroupSync::None;
             let make = move |s: &Step, a: &AdapterInfo| {
-                let of = AttentionKernel { causal, scale, window, mask: false, sums: true, dropout: 0.0, paged: false };
+                let of = AttentionKernel { causal, scale, window, mask: false, sums: true, dropout: 0.0, softcap, paged: false };
                 let held = a.elements.clone().filter(|_| elements);
                 let a = AdapterInfo { coop_vectors: vectors, workgroup_bytes, elements: held, metal_bodies: elements, ..a.clone() };
                 let w = attention_coop(&of, None, s, if alone { 1 } else { usize::MAX }, &a);
@@ -115,8 +120,8 @@ fn attention_by_cooperative_matrices() {
                 w.filter(|w| right(&w.source) && (elements || w.source.contains("if (subgroup_any(base") == waits))
             };
             let name = format!(
-                "T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors} alone {alone} elements {elements}",
-                c.t, c.valid, c.s, c.d, c.dv
+                "T{} S{}/{} D{}/{} causal {causal} window {window} softcap {} vectors {vectors} alone {alone} elements {elements}",
+                c.t, c.valid, c.s, c.d, c.dv, c.softcap
             );
             let outs: [(DType, &[usize], &[f64]); 2] = [(F32, &[c.b, c.h, c.t, c.dv], &want), (F32, &[c.b, c.h, c.t], &sums)];
             check_all(&name, make, &loads, &outs, &[c.valid as f64], if case + 1 == cases.len() { 1e-2 } else { 1e-3 });
@@ -161,7 +166,7 @@ fn attention_gradients_by_cooperative_matrices() {
     if m.info().coop == 0 {
         return;
     }
-    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid, softcap: 0.0 };
     let cases = [
         (heads(1, 4, 2, 70, 90, 16, 32, 80), true, 0, true),
         (heads(2, 2, 2, 66, 66, 32, 16, 66), true, 0, false),
@@ -181,7 +186,7 @@ fn attention_gradients_by_cooperative_matrices() {
         let ways = [(Part::Queries, false), (Part::Keys, false), (Part::Queries, true), (Part::Keys, true)];
         for (part, elements) in ways.into_iter().filter(|w| !w.1 || held) {
             let make = move |s: &Step, a: &AdapterInfo| {
-                let of = AttentionKernel { causal, scale, window, mask: false, sums: false, dropout: 0.0, paged: false };
+                let of = AttentionKernel { causal, scale, window, mask: false, sums: false, dropout: 0.0, softcap: 0.0, paged: false };
                 let held = a.elements.clone().filter(|_| elements);
                 let a = AdapterInfo { coop_vectors: vectors, elements: held, metal_bodies: elements, ..a.clone() };
                 let right = |s: &str| s.contains("coopMultiplyAdd") && s.contains("matrix_of_halves") == elements;
@@ -201,7 +206,7 @@ fn attention_gradients_by_cooperative_matrices() {
 
 #[test]
 fn attention_of_heads() {
-    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid, softcap: 0.0 };
     let cases = [
         heads(1, 1, 1, 1, 1, 4, 4, 1),
         heads(2, 4, 2, 1, 40, 64, 64, 33),
@@ -214,8 +219,10 @@ fn attention_of_heads() {
         heads(1, 2, 1, 70, 90, 64, 64, 80),
         heads(2, 4, 2, 33, 200, 32, 40, 190),
     ];
-    for c in &cases {
-        for (causal, window, mask) in [(true, 0, false), (false, 0, false), (true, 5, false), (false, 0, true), (true, 0, true)] {
+    for (nth, c) in cases.iter().enumerate() {
+        let variants = [(true, 0, false), (false, 0, false), (true, 5, false), (false, 0, true), (true, 0, true)];
+        for (variant, (causal, window, mask)) in variants.into_iter().enumerate() {
+            let softcap = if (nth + variant) % 4 == 3 { 1.5 } else { 0.0 };
             for dtype in [F32, F16] {
                 // Keys as [B, S, Hkv, D] in memory, as caches often are.
                 let cache = |w: usize, seed| {
@@ -247,7 +254,7 @@ fn attention_of_heads() {
                                 .iter()
                                 .map(|&j| {
                                     let s: f64 = (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum();
-                                    (s * scale as f32 as f64 + if mask { m.values[row * c.s + j] } else { 0.0 }).max(-3e38)
+                                    (capped(s * scale as f32 as f64, softcap) + if mask { m.values[row * c.s + j] } else { 0.0 }).max(-3e38)
                                 })
                                 .collect();
                             let top = score.iter().copied().fold(f64::MIN, f64::max);
@@ -264,11 +271,11 @@ fn attention_of_heads() {
                     loads.push(m);
                 }
                 let name = format!(
-                    "attention {dtype} B{} H{}/{} T{} S{}/{} D{}/{} causal {causal} window {window} mask {mask}",
+                    "attention {dtype} B{} H{}/{} T{} S{}/{} D{}/{} causal {causal} window {window} mask {mask} softcap {softcap}",
                     c.b, c.h, c.hkv, c.t, c.valid, c.s, c.d, c.dv
                 );
                 let make = move |s: &Step, a: &AdapterInfo| {
-                    attention(&AttentionKernel { causal, scale, window, mask, sums: false, dropout: 0.0, paged: false }, s, a)
+                    attention(&AttentionKernel { causal, scale, window, mask, sums: false, dropout: 0.0, softcap, paged: false }, s, a)
                 };
                 check(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 5e-6);
             }

@@ -564,7 +564,7 @@ fn attention(inputs: &[Option<Tensor>], s: &Settings) -> Made<Vec<Tensor>> {
     let causal = s.flag("is_causal");
     let queries = q4.dims()[2];
     let kv_len = (causal && queries <= k4.dims()[2]).then_some(queries);
-    let options = AttentionOptions { scale: s.0["scale"].as_f64(), causal, kv_len, window: None, dropout: None };
+    let options = AttentionOptions { scale: s.0["scale"].as_f64(), causal, kv_len, ..Default::default() };
     let y = q4.attention(&k4, &v4, mask.as_ref(), &options)?;
     Ok(vec![if flat { y.squeeze(0)? } else { y }])
 }

@@ -126,7 +126,7 @@ pub struct Suite {
 }
 
 fn unpack(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/ops").join(name);
+    let path = Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/ops").join(name);
     let mut bytes = Vec::new();
     GzDecoder::new(std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).read_to_end(&mut bytes).unwrap();
     bytes
