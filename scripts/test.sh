@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test, the GPU's too:  scripts/test.sh [ARGS of `cargo test`]
+# Runs every test, the GPU's too, on Linux also those of the Metal backend:  scripts/test.sh [ARGS of `cargo test`]
 # The GPU under test is TL_TEST_DEVICE: a name as `tl --device` takes it, `cpu` for none, or `lavapipe` for Mesa's software driver, which
 # scripts/lavapipe.sh sets up first. Unset, it is the machine's GPU; on Linux without one, or where CI is set, it is lavapipe.
 # On Linux and macOS a GPU test that finds no adapter fails, and everywhere a test without the two models that are fetched first, once.
@@ -66,7 +66,14 @@ case $system in
         export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
         ;;
 esac
-cargo test --release --workspace --no-fail-fast "$@" 2>&1 | awk '
+everything() {
+    local failed=0
+    cargo test --release --workspace --no-fail-fast "$@" || failed=1
+    # The Metal backend over a Metal of the tests' own, which is a workspace of its own; not where some tests were asked for.
+    case "$system $*" in "Linux " | "Linux --locked" | "Linux --offline") tests/metal/run.sh || failed=1 ;; esac
+    return $failed
+}
+everything "$@" 2>&1 | awk '
     { print; fflush(); gsub(/\033\[[0-9;]*m/, "") }
     / Running / { program = $0; sub(/ *Running (unittests )?/, "", program); sub(/ \(.*/, "", program) }
     /^test .* <[0-9.]+s>/ { seconds = $NF; gsub(/[<>s]/, "", seconds); took[program ": " $2] = seconds + 0 }

@@ -176,6 +176,16 @@ impl Device {
         self.0.backend.adapter()?.lacks_metal_bodies.clone()
     }
 
+    /// Why products of a Metal device leave out Metal 4's tensor operations: `TL_GPU_WITHOUT="tensor operations"`, a system without Metal 4, or a probe that
+    /// failed when the device was opened. `None` where they have them, and for other devices.
+    ///
+    /// ```
+    /// assert_eq!(tensorlogic::Device::cpu().lacks_tensor_ops(), None);
+    /// ```
+    pub fn lacks_tensor_ops(&self) -> Option<String> {
+        self.0.backend.adapter()?.lacks_tensor_ops.clone()
+    }
+
     /// What probes found a Metal device to lack of what its kernels could use, each with the reason: a compiler's message, or results that are wrong.
     ///
     /// ```

@@ -3,7 +3,7 @@
 mod file;
 
 pub(crate) use file::watch;
-#[cfg(test)]
+#[cfg(all(test, feature = "gpu", feature = "text"))]
 pub(crate) use file::write_once;
 
 use crate::device::{BufferPoolStats, Device};

@@ -221,6 +221,12 @@ impl Program {
     pub fn is_identity(&self) -> bool {
         self.insts.len() == 1 && self.insts[0].op == Prim::Source(0)
     }
+    /// Whether the program ends by rounding to bf16 and reading that as f32.
+    pub fn rounds_to_bf16(&self) -> bool {
+        let [.., rounded, widened] = &self.insts[..] else { return false };
+        let casts = rounded.op == Prim::Cast && widened.op == Prim::Cast && widened.args[0] as usize + 2 == self.insts.len();
+        casts && rounded.dtype == DType::BF16 && widened.dtype == DType::F32
+    }
     /// Whether the program only passes the kernel's value on.
     pub fn is_value(&self) -> bool {
         self.insts.len() == 1 && self.insts[0].op == Prim::Value

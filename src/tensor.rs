@@ -197,8 +197,12 @@ pub enum Lowered {
 impl Lowered {
     /// A kernel that reads the only input and writes the only output, both row-major.
     pub fn plain(kernel: Arc<dyn Kernel>, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        let whole = |m: &Meta| vec![(0, Layout::contiguous(m.shape), m.shape)];
-        Lowered::Kernel { kernel, loads: whole(&inputs[0]), stores: whole(&outputs[0]) }
+        Lowered::Kernel { kernel, loads: Lowered::whole(&inputs[..1]), stores: Lowered::whole(outputs) }
+    }
+
+    /// All of these inputs or outputs, each as it is.
+    pub(crate) fn whole(all: &[Meta]) -> Vec<(usize, Layout, Shape)> {
+        all.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect()
     }
 }
 

@@ -126,7 +126,7 @@ fn the_serving_engine_keeps_its_pages_on_the_device() {
     use tensorlogic::serving::{Engine, EngineOptions, Request};
     let (_turn, Some(d)) = gpu() else { return };
     d.crossover().unwrap();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    let file = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
     let model = models::load(&Weights::open(file, &d).unwrap(), None).unwrap();
     // Pages for one short text: zeros that the CPU would make faster.
     let engine =

@@ -3,7 +3,7 @@
 //! `TL_DIFFERENTIAL_CASES` says how many graphs (20,000), `TL_DIFFERENTIAL_SEED` where they begin (1), `TL_TEST_DEVICE` which GPU, and
 //! `TL_DIFFERENTIAL_GPU_SHARE=n` that one graph of n runs there. A graph that fails is made smaller and printed as a program; its seed with
 //! `TL_DIFFERENTIAL_CASES=1` runs it alone. `TL_DIFFERENTIAL_KEEP_GOING=1` finds all that fail and shrinks the first `TL_DIFFERENTIAL_SHRINK`.
-//! `TL_DIFFERENTIAL_SECONDS` ends a long run after so many seconds, with its count.
+//! `TL_DIFFERENTIAL_SECONDS` ends a long run after so many seconds, with its count. Four tests share the graphs, to each of which these settings apply.
 
 mod common;
 mod conformance_support;
@@ -50,6 +50,11 @@ const CASES: u64 = 20_000;
 /// On a GPU in software, which compiles kernels on a processor, one graph of so many runs there too.
 const SHARE_IN_SOFTWARE: u64 = 10;
 
+/// Tests that share the graphs: such a GPU compiles one kernel at a time within a process, and scripts/test.sh runs tests in several processes.
+const PARTS: u64 = 4;
+/// Neighbouring seeds of a part, so that each part has as many graphs on such a GPU.
+const BLOCK: u64 = 2 * SHARE_IN_SOFTWARE;
+
 #[test]
 fn every_method_is_in_graphs_or_left_out_for_a_reason() {
     let (methods, made): (BTreeSet<String>, BTreeSet<&str>) = (methods(), OPERATIONS.iter().map(|o| o.name).collect());
@@ -84,11 +89,10 @@ fn outcome(graph: &Graph, seed: u64) -> Result<Duration, String> {
 struct Results {
     times: Vec<(Duration, u64)>,
     failed: BTreeMap<u64, (Graph, String)>,
-    used: BTreeSet<&'static str>,
 }
 
-/// Runs the graphs of these seeds on all threads, until one fails or, if it is to `keep_going`, to the end.
-fn run_all(first: u64, cases: u64, keep_going: bool) -> Results {
+/// Runs the graphs of a part of these seeds on all threads, until one fails or, if it is to `keep_going`, to the end.
+fn run_all(first: u64, cases: u64, part: u64, keep_going: bool) -> Results {
     let (next, stop, results) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Results::default()));
     let (start, limit) = (Instant::now(), Duration::from_secs(setting("TL_DIFFERENTIAL_SECONDS", u64::from(u32::MAX))));
     let work = || {
@@ -98,10 +102,12 @@ fn run_all(first: u64, cases: u64, keep_going: bool) -> Results {
                 break;
             }
             let seed = first + n;
+            if seed / BLOCK % PARTS != part {
+                continue;
+            }
             let graph = Graph::random(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let outcome = outcome(&graph, seed);
             let mut results = results.lock().expect("no thread panicked");
-            results.used.extend(graph.steps.iter().flatten().map(|s| OPERATIONS[s.op].name));
             match outcome {
                 Ok(took) => results.times.push((took, seed)),
                 Err(why) => {
@@ -120,6 +126,9 @@ fn run_all(first: u64, cases: u64, keep_going: bool) -> Results {
 /// The processor's seconds that one case takes in a process of its own, where it shares no compiled kernel and no wait with others.
 #[cfg(unix)]
 fn alone(seed: u64) -> f64 {
+    // The children of other threads are counted too.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let spent = || {
         // SAFETY: a structure of numbers, which the call fills.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -130,18 +139,46 @@ fn alone(seed: u64) -> f64 {
     let before = spent();
     let program = std::env::current_exe().expect("a program that runs");
     let mut command = std::process::Command::new(program);
-    command.args(["random_graphs_agree_with_f64", "--exact"]).env("TL_DIFFERENTIAL_SEED", seed.to_string());
+    command.arg("random_graphs_agree_with_f64").env("TL_DIFFERENTIAL_SEED", seed.to_string());
     command.env("TL_DIFFERENTIAL_CASES", "1").env("TL_DIFFERENTIAL_ALONE", "1").stdout(std::process::Stdio::null());
     command.status().expect("the same program again");
     spent() - before
 }
 
 #[test]
-fn random_graphs_agree_with_f64() {
+fn every_operation_is_in_a_graph() {
+    let of = |seed| Graph::random(seed).expect("a graph").steps.iter().flatten().map(|s| OPERATIONS[s.op].name).collect::<Vec<_>>();
+    let used: BTreeSet<&str> = (1..=CASES).flat_map(of).collect();
+    let idle: Vec<&str> = OPERATIONS.iter().map(|o| o.name).filter(|n| !used.contains(n)).collect();
+    assert!(idle.is_empty(), "no graph contains {idle:?}");
+}
+
+#[test]
+fn random_graphs_agree_with_f64_1() {
+    random_graphs(0);
+}
+
+#[test]
+fn random_graphs_agree_with_f64_2() {
+    random_graphs(1);
+}
+
+#[test]
+fn random_graphs_agree_with_f64_3() {
+    random_graphs(2);
+}
+
+#[test]
+fn random_graphs_agree_with_f64_4() {
+    random_graphs(3);
+}
+
+/// The graphs of part `part` of [`PARTS`].
+fn random_graphs(part: u64) {
     let (cases, first) = (setting("TL_DIFFERENTIAL_CASES", CASES), setting("TL_DIFFERENTIAL_SEED", 1));
-    println!("seeds {first} to {}, on {}", first + cases - 1, gpu().map_or("the CPU alone".into(), |d| d.name()));
+    println!("a part of seeds {first} to {}, on {}", first + cases - 1, gpu().map_or("the CPU alone".into(), |d| d.name()));
     let start = Instant::now();
-    let Results { mut times, failed, used } = run_all(first, cases, setting("TL_DIFFERENTIAL_KEEP_GOING", 0) == 1);
+    let Results { mut times, failed } = run_all(first, cases, part, setting("TL_DIFFERENTIAL_KEEP_GOING", 0) == 1);
     times.sort_unstable();
     let on_gpu = times.iter().filter(|t| !t.0.is_zero()).count();
     println!("{} graphs, {on_gpu} of them on a GPU too, in {:.1?}", times.len(), start.elapsed());
@@ -153,9 +190,7 @@ fn random_graphs_agree_with_f64() {
         let gradients = if seed % 2 == 0 { ", gradients included" } else { "" };
         report += &format!("TL_DIFFERENTIAL_SEED={seed} TL_DIFFERENTIAL_CASES=1 fails{gradients}:\n{text}{why}\n\n");
     }
-    assert!(count == 0, "{count} of {cases} graphs fail\n{report}");
-    let idle: Vec<&str> = OPERATIONS.iter().map(|o| o.name).filter(|n| !used.contains(n)).collect();
-    assert!(cases < 2000 || idle.is_empty(), "no graph contains {idle:?}");
+    assert!(count == 0, "{count} of {} graphs fail\n{report}", times.len() + count);
     #[cfg(unix)]
     if setting("TL_DIFFERENTIAL_ALONE", 0) == 0 {
         for &(took, seed) in times.iter().rev().take(setting("TL_DIFFERENTIAL_SLOWEST", 3) as usize) {

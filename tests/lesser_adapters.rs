@@ -80,7 +80,7 @@ fn work(device: &Device) -> TensorResult<Results> {
     }
     out.push(("losses while training", losses, 2e-4));
     // What the repository's own model writes, and what it thinks of it.
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    let file = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
     for (dtype, tolerance) in [(DType::F32, 2e-4), (DType::F16, 0.02)] {
         let weights = Weights::open(file, device)?;
         let tokenizer = Tokenizer::from_gguf(weights.gguf().expect("it is a GGUF file"))?;

@@ -86,7 +86,7 @@ const MODELS: [&str; 5] = [
 ];
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name)
+    Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(name)
 }
 
 fn load(path: &Path, device: &Device) -> Box<dyn Model> {

@@ -372,7 +372,7 @@ fn measured_peak(file: &str, device: &Device, work: &Workload) -> TensorResult<u
     Ok(device.memory().peak_allocated - before)
 }
 
-const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+const TINY: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
 
 /// Holds a plan against what is allocated then, within 5 %.
 fn check_plan(file: &str, d: &Device, (context, sequences, prompt): (usize, usize, usize)) {

@@ -11,7 +11,7 @@ use tensorlogic::serving::{Answer, Engine, EngineOptions, Request, Sampling};
 
 #[test]
 fn no_request_makes_a_plan_or_compiles_a_kernel() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    let file = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
     for device in devices() {
         let model = models::load(&Weights::open(file, &device).unwrap(), Some(DType::F32)).unwrap();
         let options = EngineOptions { rows: 8, context: Some(256), chunk: Some(64), ..Default::default() };

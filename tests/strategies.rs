@@ -6,7 +6,7 @@ use common::{alone, selector};
 use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, PipelineStrategy, TensorError, TensorResult};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+const FILE: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
 const PROMPT: [u32; 7] = [5, 6, 7, 8, 20, 30, 9];
 const TOKENS: usize = 60;
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Memory of the driver, which takes blocks from the system and gives parts of them to buffers.
+/// Memory of the driver, which takes blocks from the system and gives parts of them to buffers. With Metal these are its heaps, and the
+/// buffers that are too large for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverMemory {
     /// Bytes of all blocks.
@@ -26,7 +27,7 @@ pub struct Fragmentation {
     pub waiting: usize,
     /// The part of `waiting` in size classes of which nothing was asked for lately, so that no such request can take them.
     pub stranded: usize,
-    /// The driver's blocks; `None` where it does not report them (on the CPU and with Metal).
+    /// The driver's blocks; `None` where it does not report them (on the CPU and with Metal through wgpu).
     pub driver: Option<DriverMemory>,
 }
 

@@ -1,4 +1,4 @@
-//! Intervals that Instruments shows (`os_signpost`): while a plan is encoded, and from a submit until the GPU is through with it.
+//! Intervals that Instruments shows (`os_signpost`): while a plan is encoded, from a submit until the GPU is through with it, and while the host waits.
 //!
 //! Where nobody records them, an interval is one question to the system.
 
@@ -21,6 +21,7 @@ macro_rules! log_texts {
 log_texts! {
     PLAN = b"plan\0";
     SUBMIT = b"submit\0";
+    WAIT = b"wait\0";
     FORMAT = b"\0";
 }
 
@@ -51,6 +52,8 @@ pub(super) enum Interval {
     Plan,
     /// A command buffer is on its way or running.
     Submit,
+    /// The host waits for the GPU.
+    Wait,
 }
 
 /// The log of the system that intervals go to.
@@ -91,6 +94,7 @@ impl Signpost {
         let name = match self.interval {
             Interval::Plan => PLAN.as_ptr(),
             Interval::Submit => SUBMIT.as_ptr(),
+            Interval::Wait => WAIT.as_ptr(),
         };
         let (arguments, bytes) = (NO_ARGUMENTS.as_ptr(), NO_ARGUMENTS.len() as u32);
         // SAFETY: texts that end with a zero and live for ever; the arguments are those of the format.

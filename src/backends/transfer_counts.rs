@@ -1,5 +1,6 @@
 //! Counts what was moved between host and device.
 
+use crate::events;
 use crate::plan::TransferStats;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,6 +17,22 @@ pub(super) struct TransferCounts {
 }
 
 impl TransferCounts {
+    /// Counts bytes on their way to the device.
+    pub fn uploaded(&self, bytes: usize) {
+        events::uploaded(bytes);
+        self.uploaded_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+    /// Counts a write to memory that the host sees.
+    pub fn written_in_place(&self, bytes: usize) {
+        events::written_in_place(bytes);
+        self.in_place_writes.fetch_add(1, Relaxed);
+    }
+    /// Counts reads, of `bytes` in all.
+    pub fn downloaded(&self, reads: usize, bytes: usize) {
+        events::downloaded(bytes);
+        self.downloads.fetch_add(reads as u64, Relaxed);
+        self.downloaded_bytes.fetch_add(bytes as u64, Relaxed);
+    }
     pub fn stats(&self) -> TransferStats {
         let n = |a: &AtomicU64| a.load(Relaxed);
         TransferStats {

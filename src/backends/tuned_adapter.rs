@@ -30,6 +30,8 @@ pub struct TunedAdapter {
     pub key: String,
     /// Why functions of kernels that have a body in Metal's language have their WGSL, where this is Metal and they do.
     pub lacks_metal_bodies: Option<String>,
+    /// Why kernels leave out Metal 4's tensor operations, where this is Metal and they do.
+    pub lacks_tensor_ops: Option<String>,
     /// What the probes of the GPU's features found missing, each with the reason.
     pub failed_probes: Vec<String>,
     /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
@@ -45,6 +47,7 @@ impl TunedAdapter {
             class,
             key,
             lacks_metal_bodies: None,
+            lacks_tensor_ops: None,
             failed_probes: vec![],
             strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
         }

@@ -19,8 +19,8 @@ impl Device {
     /// Does `work` and writes what the GPU was given meanwhile to `path`, a GPU trace document (`.gputrace`) that Xcode opens. What was submitted
     /// before is waited for first, what `work` submits at its end. The document is written where `work` fails or panics too.
     ///
-    /// Only the device `metal` has captures, and only where the process was started with `MTL_CAPTURE_ENABLED=1`. Steps have their labels with
-    /// `TL_LABELS=1`.
+    /// Only the device `metal` has captures, and only where the process was started with `MTL_CAPTURE_ENABLED=1`. Steps, buffers and command
+    /// buffers then have labels.
     ///
     /// # Errors
     /// [`TensorError::Unsupported`](crate::TensorError::Unsupported) where the device has no captures or they are not enabled,

@@ -212,8 +212,8 @@ impl Device {
     /// Gives memory back to the system, in up to three passes (more are as many as three; 0 only measures):
     /// 1. the pool's free buffers;
     /// 2. what the device itself keeps: staging memory, and buffers that only prepared plans name;
-    /// 3. the driver's sparsest blocks, after the values in them were copied to free ranges of others. Only where the driver reports its
-    ///    blocks (Vulkan, DX12).
+    /// 3. the driver's sparsest blocks, after the values in them were copied to free ranges of others. Only on Vulkan and DX12; with Metal a heap
+    ///    goes back when no buffer of it is left.
     ///
     /// No pass makes a value's memory smaller: the pool serves a request from its own size class alone, so that no value has a larger one than it
     /// needs, and [`Fragmentation::internal`] stays as it is.

@@ -1,7 +1,7 @@
 //! The GPU of the library's own tests: the one that `TL_TEST_DEVICE` names (`cpu` for none), else the machine's, else a software driver.
 
 use super::Device;
-use crate::error::{TensorError, TensorResult};
+use crate::error::TensorResult;
 
 /// What `open` makes of the name of the GPU under test; `None` where there is none, unless `TL_REQUIRE_GPU=1` or `TL_TEST_DEVICE` asks for one.
 pub(crate) fn open<T>(open: impl Fn(&str) -> TensorResult<T>) -> Option<T> {
@@ -21,15 +21,17 @@ pub(crate) fn cpu() -> Device {
 }
 
 /// Has `auto` mean the CPU.
+#[cfg(all(feature = "gpu", feature = "text"))]
 pub(crate) fn fall_back() {
-    Device::fall_back(TensorError::UnsupportedDevice("as asked".into()));
+    Device::fall_back(crate::error::TensorError::UnsupportedDevice("as asked".into()));
 }
 
 /// A device that is lost, which the CPU stands behind: what it is left for.
+#[cfg(all(feature = "gpu", feature = "text"))]
 pub(crate) fn left() -> Option<Device> {
     let device = cpu();
     device.set_fallback(vec!["cpu".into()]);
-    device.fallback(&TensorError::DeviceLost("as asked".into()))
+    device.fallback(&crate::error::TensorError::DeviceLost("as asked".into()))
 }
 
 /// The GPU under test as a device, on which small cases run too.

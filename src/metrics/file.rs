@@ -122,7 +122,7 @@ fn write(file: &Path, devices: &mut [Watched], ended: bool) {
 }
 
 /// Writes the file of one device.
-#[cfg(test)]
+#[cfg(all(test, feature = "gpu", feature = "text"))]
 pub(crate) fn write_once(file: &Path, device: &Device) {
     write(file, &mut [Watched { device: device.clone(), looks: 0, busy: 0, utilization: None }], false);
 }

@@ -1,7 +1,8 @@
 //! What all test programs share: the devices under test, numbers that look random, and comparisons.
 //!
 //! `TL_TEST_DEVICE` names the GPU under test as `Device::open` does (`gpu`, `vulkan`, `metal`, `vulkan:1`), or is `cpu` for none. Unset, it is
-//! the machine's GPU, else a software Vulkan driver. Where there is neither, the GPU's tests are skipped, unless `TL_REQUIRE_GPU=1`.
+//! the machine's GPU, else a software Vulkan driver. Where there is neither, the GPU's tests are skipped, unless `TL_REQUIRE_GPU=1`, with which they
+//! also fail where wgpu stands in for the Metal backend.
 #![allow(dead_code)]
 
 use std::process::Command;
@@ -22,15 +23,24 @@ fn choose() -> Option<String> {
     match std::env::var("TL_TEST_DEVICE").ok().filter(|name| !name.is_empty()) {
         Some(name) if name == "cpu" => None,
         Some(name) => {
-            Device::open(&name).unwrap_or_else(|e| panic!("TL_TEST_DEVICE={name}: {e}"));
+            let device = Device::open(&name).unwrap_or_else(|e| panic!("TL_TEST_DEVICE={name}: {e}"));
+            // What another backend does says nothing about the one that is to be tested.
+            if let Some(why) = device.stands_in().filter(|_| is_required()) {
+                panic!("TL_TEST_DEVICE={name}: {} stands in for it: {why}", device.name());
+            }
             Some(name)
         }
         None => match Device::open("gpu").map(|_| "gpu").or_else(|_| Device::open("vulkan").map(|_| "vulkan")) {
             Ok(name) => Some(name.to_string()),
-            Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+            Err(e) if is_required() => panic!("{e}"),
             Err(_) => None,
         },
     }
+}
+
+/// Whether tests on a GPU must run.
+fn is_required() -> bool {
+    std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1")
 }
 
 /// The GPU under test, on which small cases run too; `None` where there is none and none is required.

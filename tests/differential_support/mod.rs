@@ -31,7 +31,7 @@ pub fn setting(name: &str, default: u64) -> u64 {
 /// Every public method of `Tensor` that gives a tensor, or several, as the sources name them.
 pub fn methods() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    scan(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    scan(&Path::new(env!("TENSORLOGIC_ROOT")).join("src"), &mut found);
     found
 }
 

@@ -220,9 +220,16 @@ fn attention(l: &mut List) {
         let valid = if causal { t + p.below(s - t + 1) } else { 1 + p.below(s) };
         let window = if causal && p.flag() { 1 + p.below(3) } else { 0 };
         let mask = (p.below(3) == 2).then_some([t, s]);
-        let kept =
-            AttentionOptions { causal, scale: Some(0.5), kv_len: Some(valid), window: (window > 0).then_some(window), dropout: None };
-        let own = Attention { scale: 0.5, causal, valid, window };
+        let softcap = (p.below(4) == 3).then_some(1.5);
+        let kept = AttentionOptions {
+            causal,
+            scale: Some(0.5),
+            kv_len: Some(valid),
+            window: (window > 0).then_some(window),
+            softcap,
+            dropout: None,
+        };
+        let own = Attention { scale: 0.5, causal, valid, window, softcap };
         let masked = if mask.is_some() { format!("Some(&{})", filled_text(0, &[t, s])) } else { "None".into() };
         let [q, k, v] = [0, 1, 2].map(|i| filled_text(i, &shapes[i]));
         let text = format!("{q}.attention(&{k}, &{v}, {masked}, &{kept:?})");

@@ -55,6 +55,7 @@ pub struct Attention {
     pub causal: bool,
     pub valid: usize,
     pub window: usize,
+    pub softcap: Option<f64>,
 }
 
 impl Attention {
@@ -72,7 +73,8 @@ impl Attention {
             };
             let score = |j: usize| {
                 let dot: f64 = (0..q.shape[3]).map(|e| q.at(&[b, head, row, e]) * k.at(&[b, group, j, e])).sum();
-                dot * self.scale + mask.as_ref().map_or(0.0, |m| m.at(&[b, head, row, j]))
+                let score = dot * self.scale;
+                self.softcap.map_or(score, |c| c * (score / c).tanh()) + mask.as_ref().map_or(0.0, |m| m.at(&[b, head, row, j]))
             };
             let scores: Vec<(usize, f64)> = (0..self.valid).filter(|&j| sees(j)).map(|j| (j, score(j))).collect();
             let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(s.1));

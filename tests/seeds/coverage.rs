@@ -72,7 +72,7 @@ fn documents() -> Vec<Document> {
 }
 
 fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = Path::new(env!("TENSORLOGIC_ROOT")).join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -126,7 +126,7 @@ fn sources_of(folders: &[&str]) -> String {
     }
     let mut all = String::new();
     for folder in folders {
-        add(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut all);
+        add(&Path::new(env!("TENSORLOGIC_ROOT")).join(folder), &mut all);
     }
     all
 }
@@ -154,7 +154,7 @@ fn is_in(sources: &str, name: &str) -> bool {
 fn file_exists(name: &str) -> Option<bool> {
     let file = name.split(['*', ' ']).next().unwrap();
     let folders = ["src/", "tests/", "benches/", "examples/", "scripts/", "docs/", ".ci/"];
-    folders.iter().any(|f| file.starts_with(f)).then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(file).exists())
+    folders.iter().any(|f| file.starts_with(f)).then(|| Path::new(env!("TENSORLOGIC_ROOT")).join(file).exists())
 }
 
 /// The rows of the documents' sections.
@@ -328,7 +328,7 @@ fn the_documents_examples_are_there_and_named() {
 fn the_list_is_that_of_the_documents() {
     let folder = std::env::var("TL_SEEDS").expect("TL_SEEDS names the folder of the documents");
     let files = COUNTS.map(|(file, _)| Path::new(&folder).join(file));
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/seed-headings.sh");
+    let script = Path::new(env!("TENSORLOGIC_ROOT")).join("scripts/seed-headings.sh");
     let output = std::process::Command::new("sh").arg(script).args(files).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), LIST);
@@ -424,7 +424,7 @@ fn every_named_file_item_command_and_variable_exists() {
 
 #[test]
 fn every_file_that_the_guide_names_exists() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide");
+    let folder = Path::new(env!("TENSORLOGIC_ROOT")).join("docs/guide");
     let mut pages: Vec<String> =
         std::fs::read_dir(folder).unwrap().map(|e| format!("docs/guide/{}", e.unwrap().file_name().to_str().unwrap())).collect();
     pages.push("docs/metal.md".into());

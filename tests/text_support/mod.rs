@@ -10,7 +10,7 @@ use tensorlogic::text::TokenizerMetadata;
 
 /// The unpacked bytes of `tests/vectors/<name>.gz`.
 pub fn vector(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(format!("{name}.gz"));
+    let path = PathBuf::from(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(format!("{name}.gz"));
     let file = std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();

@@ -268,8 +268,9 @@ const LIMITS_BY_NAME: [(&str, Lower); 3] = [
 const BYTE_DOTS: &str = "byte dots";
 /// What only the native Metal backend has.
 const METAL_BODIES: &str = "metal bodies";
+const TENSOR_OPS: &str = "tensor operations";
 /// What no feature stands for.
-const BY_NAME: [&str; 3] = [BYTE_DOTS, METAL_BODIES, super::matrix_elements::MATRIX_ELEMENTS];
+const BY_NAME: [&str; 4] = [BYTE_DOTS, METAL_BODIES, TENSOR_OPS, super::matrix_elements::MATRIX_ELEMENTS];
 
 /// Whether `TL_GPU_WITHOUT` names this.
 pub(super) fn lacks(name: &str) -> bool {
@@ -390,6 +391,7 @@ pub(super) fn open(selector: &str, table: Option<Tuning>) -> TensorResult<Opened
         byte_dots: i.backend != Backend::Metal && names(&lacking).all(|n| n != BYTE_DOTS),
         elements: None,
         metal_bodies: false,
+        tensor_ops: false,
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),

@@ -106,8 +106,7 @@ impl Core {
         if end.is_none() {
             return Err(TensorError::Internal(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
         }
-        self.transfers.uploaded_bytes.fetch_add(bytes.len() as u64, Relaxed);
-        events::uploaded(bytes.len());
+        self.transfers.uploaded(bytes.len());
         if self.write_in_place(buffer, start, bytes)? {
             return self.check();
         }
@@ -160,8 +159,7 @@ impl Core {
         };
         raw.unmap();
         if written {
-            events::written_in_place(bytes.len());
-            self.transfers.in_place_writes.fetch_add(1, Relaxed);
+            self.transfers.written_in_place(bytes.len());
         }
         Ok(written)
     }
@@ -215,9 +213,7 @@ impl Core {
             self.queue.wait()?;
             return self.read_record(&mut staging[0]);
         }
-        events::downloaded(len);
-        self.transfers.downloads.fetch_add(1, Relaxed);
-        self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
+        self.transfers.downloaded(1, len);
         if !self.records.may_be_set() && self.show_in_place(buffer, start, len, show)? {
             return self.check();
         }
@@ -283,9 +279,7 @@ impl Core {
             }
         }
         self.check()?;
-        events::downloaded(parts.iter().map(|p| p.len).sum());
-        self.transfers.downloads.fetch_add(parts.len() as u64, Relaxed);
-        self.transfers.downloaded_bytes.fetch_add(parts.iter().map(|p| p.len as u64).sum(), Relaxed);
+        self.transfers.downloaded(parts.len(), parts.iter().map(|p| p.len).sum());
         if let [Part { buffer, start, len }] = *parts {
             if len >= super::host::DEFERRED_UPLOAD_MAX_BYTES
                 && !self.records.may_be_set()

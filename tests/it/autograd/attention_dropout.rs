@@ -100,7 +100,7 @@ fn dropped_weights_are_those_of_the_draw_forwards_and_backwards() {
                     let x = [0, 1, 2].map(|i| tensor(i).requires_grad().unwrap());
                     let window = Some(c.window).filter(|w| *w > 0);
                     let dropout = Some(dropout.clone());
-                    let options = AttentionOptions { causal: c.causal, window, kv_len: Some(c.valid), dropout, scale: None };
+                    let options = AttentionOptions { causal: c.causal, window, kv_len: Some(c.valid), dropout, ..Default::default() };
                     let y = x[0].attention(&x[1], &x[2], mask.as_ref(), &options).unwrap();
                     y.mul(&tensor(3)).unwrap().cast(DType::F32).unwrap().sum_all().unwrap().backward().unwrap();
                     let got = [y.detach(), x[0].grad().unwrap(), x[1].grad().unwrap(), x[2].grad().unwrap()];
@@ -147,12 +147,17 @@ fn the_mean_over_seeds_is_attention_without_dropout() {
 }
 
 #[test]
-fn a_probability_outside_its_range_is_an_error() {
+fn settings_outside_their_range_are_errors() {
     let device = Device::cpu();
     let x = Tensor::zeros(&[1, 1, 2, 4], DType::F32, &device).unwrap();
     let dropout = Some(AttentionDropout { p: -0.5, rng: Rng::new(1) });
     let e = x.attention(&x, &x, None, &AttentionOptions { dropout, ..Default::default() }).unwrap_err().to_string();
     assert!(e.contains("probability -0.5 is not between 0 and 1"), "{e}");
+    for c in [0.0, -2.0, f64::NAN, f64::INFINITY, 1e-60, 1e-40, 1e60] {
+        let softcap = Some(c);
+        let e = x.attention(&x, &x, None, &AttentionOptions { softcap, ..Default::default() }).unwrap_err().to_string();
+        assert!(e.contains(&format!("softcap {c} must be a positive f32")), "{e}");
+    }
     // At 1 nothing is left.
     let ones = Tensor::ones(&[1, 1, 2, 4], DType::F32, &device).unwrap();
     let dropout = Some(AttentionDropout { p: 1.0, rng: Rng::new(1) });

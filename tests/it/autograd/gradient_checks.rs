@@ -256,6 +256,9 @@ fn attention() {
     check("attention, grouped", &grouped, (-1.0, 1.0), attend(AttentionOptions { kv_len: Some(5), window: Some(3), ..Default::default() }));
     let masked: [&[usize]; 4] = [&[1, 2, 3, 4], &[1, 2, 4, 4], &[1, 2, 4, 4], &[2, 1, 4]];
     check("attention, masked", &masked, (-1.0, 1.0), attend(AttentionOptions { causal: false, scale: Some(0.7), ..Default::default() }));
+    let softcap = Some(0.6);
+    check("attention, capped", &grouped, (-1.0, 1.0), attend(AttentionOptions { kv_len: Some(5), softcap, ..Default::default() }));
+    check("attention, capped and masked", &masked, (-1.0, 1.0), attend(AttentionOptions { causal: false, softcap, ..Default::default() }));
     // More queries than a block of either machine's kernels.
     let long: [&[usize]; 3] = [&[1, 2, 37, 8], &[1, 1, 37, 8], &[1, 1, 37, 8]];
     check("attention, causal, long", &long, (-1.0, 1.0), attend(AttentionOptions::default()));

@@ -116,7 +116,7 @@ fn resolve(path: &[String], own: &Module, modules: &BTreeSet<Module>) -> Module 
 
 /// The modules of the library outside of tests, and of each those that it imports from.
 fn imports() -> BTreeMap<Module, BTreeSet<Module>> {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let src = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut all = Vec::new();
     files(&src, &mut all);
     assert!(all.len() > 30, "the sources were not found");
@@ -226,7 +226,7 @@ fn imports_are_found_wherever_they_stand() {
 
 #[test]
 fn every_file_says_its_job_first() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("TENSORLOGIC_ROOT"));
     let mut all = Vec::new();
     for dir in ["src", "cli/src", "xtask/src", "tests"] {
         files(&root.join(dir), &mut all);
@@ -235,6 +235,18 @@ fn every_file_says_its_job_first() {
         let text = std::fs::read_to_string(file).unwrap();
         assert!(text.starts_with("//! "), "{} does not begin with a line `//! <its job>`", file.display());
     }
+}
+
+/// The most lines of the native Metal backend: it runs plans, and leaves kernels, pools and reports to what all backends share.
+const MAX_METAL_LINES: usize = 2_000;
+
+#[test]
+fn the_metal_backend_stays_small() {
+    let mut all = Vec::new();
+    files(&Path::new(env!("TENSORLOGIC_ROOT")).join("src/backends/metal"), &mut all);
+    assert!(all.len() > 8, "its files were not found: {all:?}");
+    let lines: usize = all.iter().map(|f| std::fs::read_to_string(f).unwrap().lines().count()).sum();
+    assert!(lines <= MAX_METAL_LINES, "src/backends/metal/ has {lines} lines; at most {MAX_METAL_LINES} are allowed");
 }
 
 /// What the map names in backticks as a file or folder: words with a slash, or with the extension of a source. `a/{b,c}.rs` are two.
@@ -254,7 +266,7 @@ fn named_paths(map: &str) -> Vec<String> {
 #[test]
 fn the_map_names_files_that_exist() {
     assert_eq!(named_paths("a `b/{c,d}.rs` ```\n`x.rs`\n``` `e` `f.wgsl` `<g>/h.rs`"), ["b/c.rs", "b/d.rs", "f.wgsl"]);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("TENSORLOGIC_ROOT"));
     let mut all: Vec<PathBuf> = Vec::new();
     ["src", "cli/src", "tests", "benches"].iter().for_each(|dir| everything(&root.join(dir), &mut all));
     let named = named_paths(&std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap());
@@ -274,7 +286,7 @@ fn the_map_names_files_that_exist() {
 /// An op's folder has its tests, or its first lines name the files that have them.
 #[test]
 fn every_op_says_where_it_is_tested() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("TENSORLOGIC_ROOT"));
     let folders = std::fs::read_dir(root.join("src/ops")).unwrap().map(|e| e.unwrap().path()).filter(|p| p.join("mod.rs").exists());
     let mut count = 0;
     for folder in folders.filter(|f| !f.ends_with("tests")) {
@@ -336,7 +348,7 @@ const DEVICE_QUESTIONS: [&str; 9] = ["is_cpu(", "is_gpu(", "is_metal(", "nvidia"
 
 #[test]
 fn nothing_above_the_compiler_asks_which_device_it_is() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let src = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut all = Vec::new();
     files(&src, &mut all);
     let mut asked = Vec::new();
@@ -373,27 +385,46 @@ const ASK_CAPABILITIES: [(&str, &str); 13] = [
     ("serving/thread.rs", "whether steps are submitted ahead"),
 ];
 
-#[test]
-fn capabilities_are_asked_in_few_files() {
-    assert!(ASK_CAPABILITIES.is_sorted());
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// Those that ask which form of an operation its tuning table has, before there is a plan.
+const ASK_FORMS: [(&str, &str); 5] = [
+    ("models/cache.rs", "whether a thread stays awake between the parts of a step"),
+    ("ops/attention/mod.rs", "whether dropped weights are stored for the gradient"),
+    ("ops/expert_matmul/mod.rs", "whether matrix units multiply, so that fewer pairs are many"),
+    ("ops/matmul/mod.rs", "whether a product of few rows is one with each part of its weights"),
+    ("ops/unpack/mod.rs", "whether blocks are unpacked before a product of many rows"),
+];
+/// The questions that such forms are asked by.
+const QUESTIONS_OF_FORMS: [&str; 4] =
+    ["backend().matrices()", "backend().fused_gemv_limits()", "backend().unpacks(", "backend().adapter()"];
+
+/// Files above the compiler that contain one of these, but for those where the answers come from, where they decide plans, and what measures a device.
+fn files_that_ask(questions: &[&str]) -> BTreeSet<String> {
+    let src = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut all = Vec::new();
     files(&src, &mut all);
     let mut asked = BTreeSet::new();
     for file in &all {
         let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
-        // Where the answers come from, where they decide plans, and what measures a device.
-        let is_exempt = ["backends/", "device", "compile/", "eval/", "diagnose.rs", "measure/"].iter().any(|f| name.starts_with(f));
+        let is_exempt =
+            ["backends/", "device", "compile/", "eval/", "diagnose.rs", "measure/", "tuning"].iter().any(|f| name.starts_with(f));
         if is_exempt || name.ends_with("tests.rs") || name.contains("/tests/") {
             continue;
         }
         let (source, _) = without_tests(&without_text(&std::fs::read_to_string(file).unwrap()));
-        if source.contains("capabilities()") {
+        if questions.iter().any(|q| source.contains(q)) {
             asked.insert(name);
         }
     }
-    let allowed: BTreeSet<String> = ASK_CAPABILITIES.iter().map(|(name, _)| name.to_string()).collect();
-    assert_eq!(asked, allowed, "files that ask for capabilities, and those that may: could the compiler decide it?");
+    asked
+}
+
+#[test]
+fn capabilities_are_asked_in_few_files() {
+    for (list, questions) in [(&ASK_CAPABILITIES[..], &["capabilities()"][..]), (&ASK_FORMS, &QUESTIONS_OF_FORMS)] {
+        assert!(list.is_sorted());
+        let allowed: BTreeSet<String> = list.iter().map(|(name, _)| name.to_string()).collect();
+        assert_eq!(files_that_ask(questions), allowed, "files that ask {questions:?}, and those that may: could the compiler decide it?");
+    }
 }
 
 #[test]
@@ -401,7 +432,7 @@ fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
     assert_eq!(fitted("/// As many as an H100 runs.\npub(crate) const A: usize = 4;\n"), ["A"]);
     assert_eq!(fitted("/// Bits.\nconst A: usize = 4;\nfn x() {}\n/// Measured on one.\nconst B: usize = 4; // an A100\n"), ["B"]);
     assert_eq!(fitted("/// Elements of a piece.\nconst A: usize = 4;\n"), Vec::<String>::new());
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let src = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut wrong = Vec::new();
     let mut excepted = 0;
     for folder in ["ops", "shader", "compile", "backends/codegen", "backends/gpu", "models"] {
@@ -463,7 +494,7 @@ fn no_type_name_stands_twice_in_one_layer() {
     );
     assert_eq!(layer("backends/gpu/mod.rs").as_deref(), Some("backends/gpu"));
     assert_eq!((layer("device.rs").as_deref(), layer("io/gguf.rs").as_deref()), (Some("backends/shared"), Some("library/io")));
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let src = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut all = Vec::new();
     files(&src, &mut all);
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();

@@ -93,7 +93,7 @@ fn functions_and_their_documentation_are_found() {
 
 #[test]
 fn every_function_that_can_fail_has_an_example() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let source = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut modules = Modules::default();
     modules.add(source.join("lib.rs"), &source, true);
     let (mut count, mut without) = (0, Vec::new());

@@ -43,7 +43,7 @@ fn blocks(source: &str, comments: bool) -> Vec<(usize, String, String)> {
 
 #[test]
 fn examples_that_observe_a_device_run_alone() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("TENSORLOGIC_ROOT"));
     let mut sources: Vec<PathBuf> = Vec::new();
     files(&root.join("src"), &mut sources);
     let library = std::fs::read_to_string(root.join("src/lib.rs")).unwrap();

@@ -58,7 +58,7 @@ fn every_variant_translates_for_every_adapter() {
 
 #[test]
 fn every_file_says_its_idea_and_its_limit() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kernels");
+    let folder = std::path::Path::new(env!("TENSORLOGIC_ROOT")).join("benches/kernels");
     let files = samples::files(&folder).unwrap();
     let variants: Vec<_> = kernels::all().iter().flat_map(|l| l.variants.iter().map(|r| r.idea)).collect();
     for path in &files {

@@ -17,7 +17,7 @@ fn check(text: &str, name: &str) {
 
 #[test]
 fn every_file_translates() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let source = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let all = files(&source).unwrap();
     for path in &all {
         let text = std::fs::read_to_string(path).unwrap();

@@ -1,4 +1,4 @@
-//! What `cargo package` would upload stays small.
+//! What `cargo package` would upload stays small, and no program of the tests is forgotten.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ fn files(folder: &Path, exclude: &[String], out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = Path::new(env!("TENSORLOGIC_ROOT"));
         let at_root = format!("/{}", path.strip_prefix(root).unwrap().display());
         if name.starts_with('.') || at_root == "/target" || exclude.contains(&at_root) || path.is_symlink() {
             continue;
@@ -25,7 +25,7 @@ fn files(folder: &Path, exclude: &[String], out: &mut Vec<PathBuf>) {
 
 #[test]
 fn the_package_stays_below_ten_megabytes() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("TENSORLOGIC_ROOT"));
     let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let list = manifest.lines().find_map(|l| l.strip_prefix("exclude = [")).expect("Cargo.toml excludes folders");
     let exclude: Vec<String> = list.split('"').skip(1).step_by(2).map(String::from).collect();
@@ -37,4 +37,24 @@ fn the_package_stays_below_ten_megabytes() {
     let bytes: u64 = all.iter().map(size).sum();
     let largest = all.iter().max_by_key(|f| size(f)).unwrap();
     assert!(bytes < MAX_BYTES, "{bytes} bytes in {} files; the largest is {}", all.len(), largest.display());
+}
+
+/// Cargo looks for none by itself: their package lies in `tests/`, not above it.
+#[test]
+fn every_test_program_is_in_the_tests_package() {
+    let folder = Path::new(env!("TENSORLOGIC_ROOT")).join("tests");
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        if path.join("main.rs").exists() {
+            programs.push(format!("{name}/main.rs"));
+        } else if name.ends_with(".rs") && name != "build.rs" {
+            programs.push(name);
+        }
+    }
+    assert!(programs.len() > 20, "{programs:?}");
+    let forgotten: Vec<&String> = programs.iter().filter(|p| !manifest.contains(&format!("path = \"{p}\"\n"))).collect();
+    assert!(forgotten.is_empty(), "tests/Cargo.toml names no {forgotten:?}");
 }

@@ -39,7 +39,7 @@ pub(super) fn files_of(part: &str, folders: &[&str], extension: &str) -> Vec<(St
             }
         }
     }
-    let (root, mut paths) = (Path::new(env!("CARGO_MANIFEST_DIR")).join(part), Vec::new());
+    let (root, mut paths) = (Path::new(env!("TENSORLOGIC_ROOT")).join(part), Vec::new());
     folders.iter().for_each(|f| collect(&root.join(f), extension, &mut paths));
     paths.sort();
     let name = |p: &Path| p.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");

@@ -19,7 +19,7 @@ struct Vectors {
 
 impl Vectors {
     fn open(device: &Device) -> Vectors {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/encoder/encoder.safetensors");
+        let path = Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/encoder/encoder.safetensors");
         Vectors { file: SafeTensors::open(path).unwrap(), device: device.clone() }
     }
     fn values(&self, name: &str) -> (Vec<f64>, Vec<usize>) {

@@ -1,6 +1,6 @@
 //! Steps of lanes on several ranks, which are threads here: the same bits on any number of them, distributed states, and agreement about errors.
 
-use crate::common::{devices, noise_f32};
+use crate::common::{devices, noise_f32, selector};
 use crate::threads::run;
 use std::sync::{Arc, Mutex};
 use tensorlogic::backends::cpu::CpuBackend;
@@ -121,10 +121,46 @@ fn ranks_and_distributed_states_change_no_bit() {
     }
 }
 
+/// A second processor device, and the GPU under test opened twice, each with its own memory, queue and plans.
+fn device_pairs() -> Vec<[Device; 2]> {
+    let mut pairs = vec![[Device::cpu(), Device::from_backend(CpuBackend::with_threads(2))]];
+    if let Some(name) = selector() {
+        let opened = [name.to_string(), format!("{name}:0")].map(|name| Device::open(&name));
+        if let [Ok(first), Ok(second)] = opened {
+            if first.name() == second.name() && first != second {
+                [&first, &second].into_iter().for_each(|d| d.set_adaptive(false));
+                pairs.push([first, second]);
+            }
+        }
+    }
+    pairs
+}
+
+#[test]
+fn ranks_with_a_device_each_end_alike() {
+    let pairs = device_pairs();
+    // Vulkan's adapters have numbers.
+    assert!(pairs.len() == 2 || selector() != Some("vulkan"), "the GPU under test was not opened twice");
+    for pair in pairs {
+        for half in [false, true] {
+            let case = Case { rule: "adamw", half, checkpointing: false, sharded: false, accumulate: 1 };
+            let (losses, state, _) = train(case, Ranks::alone(), &pair[0]).unwrap();
+            let on_its_own = |ranks: Ranks| {
+                let device = &pair[ranks.rank()];
+                train(case, ranks, device)
+            };
+            for (rank, end) in run(2, on_its_own).into_iter().enumerate() {
+                let (l, s, _) = end.unwrap_or_else(|e| panic!("rank {rank} on {}: {e}", pair[rank].name()));
+                assert_eq!((l, s), (losses.clone(), state.clone()), "rank {rank} on {}, half {half}", pair[rank].name());
+            }
+        }
+    }
+}
+
 /// Adapters of a packed model, whose blocks keep only their inputs, with weights in half precision and distributed states.
 #[test]
 fn adapters_learn_the_same_on_any_number_of_ranks() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    let file = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
     for device in devices() {
         let train = |ranks: Ranks, sharded: bool, half: bool| -> TensorResult<End> {
             let mut model = models::load(&Weights::open(file, &device)?, Some(DType::F32))?;

@@ -31,7 +31,7 @@ const CHAR: Shape = Shape {
 };
 
 fn vectors() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/training")
+    Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors/training")
 }
 
 /// splitmix64 (Steele et al., 2014).

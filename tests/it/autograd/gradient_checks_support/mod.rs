@@ -39,7 +39,7 @@ fn rust_files(folder: &std::path::Path, out: &mut Vec<std::path::PathBuf>) {
 
 /// Every operation of the library: the public functions of `src/ops` that give tensors, and the layers over windows.
 pub fn operations() -> Vec<String> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = std::path::Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut found = BTreeSet::new();
     let mut sources = Vec::new();
     rust_files(&root.join("ops"), &mut sources);
