@@ -89,9 +89,15 @@ fn tuned(base: &Path, targets: &[String], scratch: &Path) -> TensorResult<Option
         loaded.merge_gguf(base, &merged)?
     }
     let away = apart(&logits(&*load(&merged)?, &tokens)?, &learnt);
+    // A merged weight is rounded once, W + BA: what roundings of BA do depends on what was learnt.
+    for (_, p) in adapters.named_parameters().iter().filter(|(n, _)| n.ends_with("lora_B.weight")) {
+        p.set(&(p.get().detach() * (1.0 + 1e-6))?)?;
+    }
+    let nudged = apart(&logits(&*model, &tokens)?, &learnt);
     // Blocks become f16.
-    let tolerance = if base.to_string_lossy().contains(".F32.") || base.is_dir() { 2e-4 } else { 2e-2 };
-    Ok((away > tolerance).then(|| format!("the merged model gives other logits, {away:e} of the largest")))
+    let rounded: f32 = if base.to_string_lossy().contains(".F32.") || base.is_dir() { 2e-4 } else { 2e-2 };
+    let tolerance = rounded.max(20.0 * nudged).min(2e-2);
+    Ok((away > tolerance).then(|| format!("the merged model gives other logits, {away:e} of the largest, adapters by 1e-6 larger {nudged:e}")))
 }
 
 #[test]
