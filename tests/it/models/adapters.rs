@@ -97,7 +97,8 @@ fn tuned(base: &Path, targets: &[String], scratch: &Path) -> TensorResult<Option
     // Blocks become f16.
     let rounded: f32 = if base.to_string_lossy().contains(".F32.") || base.is_dir() { 2e-4 } else { 2e-2 };
     let tolerance = rounded.max(20.0 * nudged).min(2e-2);
-    Ok((away > tolerance).then(|| format!("the merged model gives other logits, {away:e} of the largest, adapters by 1e-6 larger {nudged:e}")))
+    Ok((away > tolerance)
+        .then(|| format!("the merged model gives other logits, {away:e} of the largest, adapters by 1e-6 larger {nudged:e}")))
 }
 
 #[test]
