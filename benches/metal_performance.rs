@@ -86,7 +86,7 @@ fn run() -> Result<bool> {
             }
             records
         }
-        other => return Err(format!("--suite {other}: want metal or floors").into()),
+        other => return Err(format!("--suite {other}: expected metal or floors").into()),
     };
     if let Some(path) = &args.json {
         append(path, &records)?;

@@ -57,7 +57,7 @@ fn main() -> TensorResult<()> {
             "--only" => only = args.next().unwrap_or_default(),
             // What cargo adds.
             "--bench" => {}
-            _ => return Err(TensorError::Value(format!("{arg}: want --only TEXT,…"))),
+            _ => return Err(TensorError::Value(format!("{arg}: expected --only TEXT,…"))),
         }
     }
     let device = Device::auto()?;

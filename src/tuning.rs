@@ -474,11 +474,11 @@ impl Tuning {
             for (name, least, most, limit) in counts {
                 if least == 0 || most > limit {
                     let value = if least == 0 { least } else { most };
-                    return wrong(format!("gemm.tiles[{i}].{name} is {value}; want 1 to {limit}"));
+                    return wrong(format!("gemm.tiles[{i}].{name} is {value}; expected 1 to {limit}"));
                 }
             }
             if !tile.bk.is_multiple_of(16) {
-                return wrong(format!("gemm.tiles[{i}].bk is {}; want a multiple of 16", tile.bk));
+                return wrong(format!("gemm.tiles[{i}].bk is {}; expected a multiple of 16", tile.bk));
             }
         }
         let AttentionTuning { elements, elements_queries, elements_keys, .. } = &self.attention;
@@ -486,17 +486,17 @@ impl Tuning {
             for (i, tile) in tiles.iter().enumerate().filter(|(_, t)| t.subgroups > 0) {
                 let (columns, counts) = (tile.columns, [("subgroups", tile.subgroups, 32), ("fragments", tile.fragments, 16)]);
                 if let Some((field, value, limit)) = counts.into_iter().find(|&(_, n, limit)| n == 0 || n > limit) {
-                    return wrong(format!("attention.{name}[{i}].{field} is {value}; want 1 to {limit}"));
+                    return wrong(format!("attention.{name}[{i}].{field} is {value}; expected 1 to {limit}"));
                 }
                 if columns == 0 || columns > 1024 || !columns.is_multiple_of(8) {
-                    return wrong(format!("attention.{name}[{i}].columns is {columns}; want a multiple of 8 up to 1024"));
+                    return wrong(format!("attention.{name}[{i}].columns is {columns}; expected a multiple of 8 up to 1024"));
                 }
             }
         }
         let tile_times = self.gemm.tiles.iter().flat_map(|t| t.busy_us.iter().chain([&t.alone_us]));
         let times = tile_times.chain(&self.gemm.split_us).chain([&self.gemm.store_us]);
         if let Some(t) = times.into_iter().find(|t| !(0.0..=1e9).contains(*t)) {
-            return wrong(format!("a time of gemm is {t}; want microseconds from 0 to 1e9"));
+            return wrong(format!("a time of gemm is {t}; expected microseconds from 0 to 1e9"));
         }
         let divisors = [
             ("compute_units", self.compute_units as usize),
@@ -513,10 +513,10 @@ impl Tuning {
             ("submit.max_steps", self.submit.max_steps),
         ];
         if let Some(rows) = self.metal.gemv_rows.into_iter().find(|&rows| rows > 4) {
-            return wrong(format!("metal.gemv_rows has {rows}; want at most 4"));
+            return wrong(format!("metal.gemv_rows has {rows}; expected at most 4"));
         }
         match divisors.into_iter().find(|d| d.1 == 0) {
-            Some((name, _)) => wrong(format!("{name} is 0; want 1 or more")),
+            Some((name, _)) => wrong(format!("{name} is 0; expected 1 or more")),
             None => Ok(()),
         }
     }

@@ -316,7 +316,7 @@ fn fields_of_every_type_arrive_as_they_were_read() {
             assert_eq!(ids.to_vec_of::<i32>().unwrap(), want, "on {}", device.name());
         }
         let e = DataLoader::new(Every, LoaderOptions::default(), device).unwrap().next_batch().unwrap_err().to_string();
-        assert!(e.contains("which is no i32") && e.contains("has no i64"), "{e}");
+        assert!(e.contains("does not fit i32") && e.contains("does not support i64"), "{e}");
     }
     struct Wide;
     impl Dataset for Wide {

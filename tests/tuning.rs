@@ -327,17 +327,17 @@ fn absurd_tables_are_refused_by_name() {
         let e = Device::open_with_tuning(device, with("absurd", change)).expect_err("it is refused").to_string();
         assert!(e.contains("tuning table \"absurd\"") && e.contains(says), "{e}");
     };
-    refused(|t| t.compute_units = 0, "compute_units is 0; want 1 or more");
-    refused(|t| t.gemm.tiles[2].warps = [0, 1], "gemm.tiles[2].warps is 0; want 1 to 32");
-    refused(|t| t.gemm.tiles[1].fragments = [1, 99], "gemm.tiles[1].fragments is 99; want 1 to 16");
-    refused(|t| t.gemm.tiles[0].bk = 40, "gemm.tiles[0].bk is 40; want a multiple of 16");
+    refused(|t| t.compute_units = 0, "compute_units is 0; expected 1 or more");
+    refused(|t| t.gemm.tiles[2].warps = [0, 1], "gemm.tiles[2].warps is 0; expected 1 to 32");
+    refused(|t| t.gemm.tiles[1].fragments = [1, 99], "gemm.tiles[1].fragments is 99; expected 1 to 16");
+    refused(|t| t.gemm.tiles[0].bk = 40, "gemm.tiles[0].bk is 40; expected a multiple of 16");
     refused(|t| t.gemm.tiles[0].busy_us[3] = f64::NAN, "a time of gemm is NaN");
     refused(|t| t.gemm.store_us = -1.0, "a time of gemm is -1");
     refused(|t| t.attention.split_bytes = 0, "attention.split_bytes is 0");
     // The kernel's sizes are products of these numbers.
-    refused(|t| t.attention.elements[0].subgroups = 1 << 31, "attention.elements[0].subgroups is 2147483648; want 1 to 32");
-    refused(|t| t.attention.elements_queries[1] = ElementTile::new(4, 0, 64), "attention.elements_queries[1].fragments is 0; want 1 to 16");
-    let columns = "attention.elements_keys[1].columns is 268435456; want a multiple of 8 up to 1024";
+    refused(|t| t.attention.elements[0].subgroups = 1 << 31, "attention.elements[0].subgroups is 2147483648; expected 1 to 32");
+    refused(|t| t.attention.elements_queries[1] = ElementTile::new(4, 0, 64), "attention.elements_queries[1].fragments is 0; expected 1 to 16");
+    let columns = "attention.elements_keys[1].columns is 268435456; expected a multiple of 8 up to 1024";
     refused(|t| t.attention.elements_keys[1] = ElementTile::new(4, 1, 1 << 28), columns);
     refused(|t| t.attention.elements_keys[0] = ElementTile::new(4, 1, 36), "columns is 36");
     refused(|t| t.reduce.arg_split_elements = 0, "reduce.arg_split_elements is 0");
@@ -358,7 +358,7 @@ fn a_setting_that_means_no_table_is_refused_by_name() {
     refused(path, "", "is not a tuning table");
     refused(path, &table[..200], "is not a tuning table");
     refused(path, &table.replacen("\"busy_rows\":", "\"wings\":2,\"busy_rows\":", 1), "unknown field `wings`");
-    refused(path, &table.replacen("\"compute_units\":32", "\"compute_units\":0", 1), "compute_units is 0; want 1 or more");
+    refused(path, &table.replacen("\"compute_units\":32", "\"compute_units\":0", 1), "compute_units is 0; expected 1 or more");
     refused(path, &table.replacen("\"compute_units\":32,", "", 1), "missing field `compute_units`");
     std::fs::write(&file, &table).unwrap();
     assert_eq!(Tuning::from_setting(path).unwrap(), with("mine", |_| {}));

@@ -71,7 +71,7 @@ pub struct DecodeArgs {
     /// qwen3-30b-a3b, gpt-oss-20b or lfm2-350m
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
-    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, q4_K_M, …; with mxfp4 only experts are of it, if there are some, the rest is q8_0
+    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, q4_K_M, …; mxfp4 applies to experts only; other weights are q8_0
     #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
     weights: String,
     /// Write the random weights to this GGUF file, for other programs to read, and measure nothing
@@ -250,7 +250,7 @@ fn decode_over(args: &DecodeArgs, global: Global, team: &RankGroup) -> Result<()
     output::result(&output::peak_memory(&memory))?;
     match energy {
         Some(energy) => output::result(&energy.line())?,
-        None if args.energy => output::result("energy            this system does not tell what this device takes")?,
+        None if args.energy => output::result("energy            not reported by this system")?,
         None => {}
     }
     profile.map_or(Ok(()), |p| output::result(&p))

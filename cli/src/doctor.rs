@@ -45,10 +45,10 @@ pub struct DoctorArgs {
     /// With --self-test: only this device; may be given several times [default: cpu, metal, metal-wgpu, vulkan, dx12]
     #[arg(long, value_name = "NAME", requires = "self_test")]
     device: Vec<String>,
-    /// With --self-test: only the work whose name begins so, such as `product` or `litmus`; `bench` is what is measured
+    /// With --self-test: only cases whose name starts with this prefix, such as `product` or `litmus`; `bench` selects the benchmarks
     #[arg(long, value_name = "NAME", requires = "self_test")]
     cases: Option<String>,
-    /// With --self-test: seconds for all devices together, about; cases that none is left for are listed as not done
+    /// With --self-test: approximate time limit in seconds for all devices; remaining cases are listed as not done
     #[arg(long, value_name = "SECONDS", default_value_t = 110.0, requires = "self_test", value_parser = seconds)]
     seconds: f64,
     /// Show a report that --bundle wrote
@@ -338,18 +338,18 @@ fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mu
         rows.push(["kernels".into(), format!("in WGSL only, without parts in Metal's language: {why}")]);
         problem(
             problems,
-            format!("{name} leaves out what is written in Metal's language: {why}"),
+            format!("{name} does not use kernels written in Metal's language: {why}"),
             "results are the same; work may be slower",
         );
     }
     if let Some(why) = d.lacks_tensor_ops() {
         json["lacks_tensor_ops"] = json!(why);
-        rows.push(["tensor operations".into(), format!("products do without Metal 4's: {why}")]);
+        rows.push(["tensor operations".into(), format!("not used: {why}")]);
     }
     if let Some(held) = d.matrix_elements() {
         let of_lane = format!("{} in each of {} rows", held.row_elements(), held.lane_rows());
         json["matrix_elements"] = json!({ "lane_rows": held.lane_rows(), "row_elements": held.row_elements() });
-        rows.push(["matrix elements".into(), format!("kernels name those of a lane, {of_lane}: attention keeps its scores in them")]);
+        rows.push(["matrix elements".into(), format!("accessible, {of_lane} per lane: attention keeps its scores in registers")]);
     }
     if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
         json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });

@@ -27,7 +27,7 @@ Examples:
 pub struct EmbedArgs {
     #[command(flatten)]
     pub texts: TextArgs,
-    /// Image files, PNG or JPEG, instead of texts, for a tower for images: ViT, DINOv2, SigLIP or CLIP
+    /// Image files, PNG or JPEG, instead of texts, for an image encoder: ViT, DINOv2, SigLIP or CLIP
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["texts", "file", "tokens", "prompt", "prompt_name"])]
     pub image: Vec<PathBuf>,
     /// How the states of a text's tokens, or of an image's patches, become one vector [default: what the model's files say, else mean]

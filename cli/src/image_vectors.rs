@@ -80,7 +80,7 @@ pub fn embed(args: &EmbedArgs, path: &Path, global: Global) -> Result<(), Failur
             tower = on_a_device(args, path, dtype, &mut device)?;
         };
         let Some(vectors) = vectors else {
-            let message = "the model has no vector of an image; --pooling cls or mean makes one of its states";
+            let message = "the model does not produce an image embedding; use --pooling cls or mean";
             return Err(Failure::Usage(format!("{}: {message}", path.display())));
         };
         width = vectors.dims()[1];

@@ -28,7 +28,7 @@ pub struct ModelArgs {
     /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
     #[arg(long)]
     pub dtype: Option<String>,
-    /// Round what is multiplied by weights in bf16 to bf16 too, as llama.cpp does: meant for prompts on CPUs that multiply bf16
+    /// Round the activations of bf16 layers to bf16, as llama.cpp does; for prompts on CPUs with bf16 instructions
     #[arg(long, value_name = "TYPE", value_parser = ["bf16"])]
     pub activations: Option<String>,
     /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)

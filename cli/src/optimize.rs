@@ -115,7 +115,7 @@ pub fn run(args: &OptimizeArgs, global: Global) -> Result<(), Failure> {
         }
         let told = match joules {
             Some([before, after]) => format!("energy of a run: {:.3} -> {:.3} mJ above rest\n", before * 1e3, after * 1e3),
-            None if args.energy => "energy: this system does not tell\n".into(),
+            None if args.energy => "energy: not reported by this system\n".into(),
             None => String::new(),
         };
         output::result(&format!("{name}, {count} token{} on {}\n{report}{told}", if count == 1 { "" } else { "s" }, device.name()))?;

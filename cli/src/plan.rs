@@ -35,7 +35,7 @@ pub struct PlanArgs {
     /// Length of the prompts in tokens [default: 512, or what the context has room for]
     #[arg(short, long)]
     prompt: Option<usize>,
-    /// Say instead which layers each of so many ranks or devices takes, with the bytes of its weights and its part of the cache
+    /// Instead show how layers, weights and cache are split over this many ranks or devices
     #[arg(long, value_name = "COUNT", conflicts_with = "prompt")]
     parts: Option<usize>,
     #[command(flatten)]
@@ -121,6 +121,6 @@ pub fn run(args: &PlanArgs, global: Global) -> Result<(), Failure> {
             "does not fit: {} are free; use a shorter --ctx, fewer --sequences or a smaller weight type",
             human_bytes(free as u64)
         )),
-        (None, _) => output::result("this device does not tell how much memory is free"),
+        (None, _) => output::result("this device does not report its free memory"),
     }
 }

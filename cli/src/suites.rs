@@ -66,7 +66,7 @@ pub struct CompareArgs {
     before: PathBuf,
     /// Measurements after the change
     after: PathBuf,
-    /// Compare measurements of different devices: the device is left out of what says that two lines are of the same operation
+    /// Match rows by operation and size only, to compare different devices
     #[arg(long)]
     across: bool,
     /// Exit with 1 if anything became slower by more than this percentage

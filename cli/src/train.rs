@@ -238,7 +238,7 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
     let energy = report.energy.take().and_then(|e| e.end(&device, t.progress.step.saturating_sub(first)));
     match &energy {
         Some(energy) => report.note(&energy.line()),
-        None if args.energy => report.note("energy: this system does not tell what this device takes, or the device changed"),
+        None if args.energy => report.note("energy: not reported by this system, or the device changed"),
         None => {}
     }
     if args.stats {

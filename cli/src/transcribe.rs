@@ -162,7 +162,7 @@ fn of_language(rules: &Rules, code: &str) -> Result<u32, Failure> {
     let found = rules.languages.iter().find(|(name, _)| name == code).map(|(_, id)| *id);
     found.ok_or_else(|| {
         let known: Vec<&str> = rules.languages.iter().map(|(name, _)| &**name).collect();
-        let known = if known.is_empty() { "this model knows English only".into() } else { format!("known are {}", known.join(", ")) };
+        let known = if known.is_empty() { "this model knows English only".into() } else { format!("supported: {}", known.join(", ")) };
         Failure::from(TensorError::Value(format!("--language {code}: {known}")))
     })
 }

@@ -287,7 +287,7 @@ fn the_measuring_commands() {
     }
     let out = check(tl(&["optimize", "--prompt", "9", "--position", "5", "--energy"]), "", 0, "validation: every bit is the same", "");
     let counted = EnergyMeter::of(&Device::cpu()).is_some();
-    let energy = if counted { "energy of a run: " } else { "energy: this system does not tell" };
+    let energy = if counted { "energy of a run: " } else { "energy: not reported by this system" };
     assert!(out.contains(energy) && out.contains("caches: of the bytes read of intermediates "), "{out}");
     check(tl(&["optimize", "--prompt", "99999"]), "", 2, "", "--prompt: the model's context has");
 
@@ -296,7 +296,7 @@ fn the_measuring_commands() {
     assert!(v["tokens_per_s"]["median"].as_f64().unwrap() > 0.0 && v["bandwidth_bytes_per_s"].as_f64().unwrap() > 0.0, "{out}");
     check(tl(&["bench", "decode", "-n", "1"]), "", 2, "", "at least");
     // Energy is there where the system counts it, and said to be absent elsewhere.
-    let words = if counted { "mJ a token above rest" } else { "this system does not tell" };
+    let words = if counted { "mJ a token above rest" } else { "not reported by this system" };
     check(tl(&["bench", "decode", "-p", "4", "-n", "12", "-r", "1", "--energy"]), "", 0, words, "");
 }
 

@@ -417,7 +417,7 @@ fn a_library_that_is_not_the_launchers_is_named() {
     };
     check(with("libmpich.so.12"), None, "", "sees 1 rank(s), the launcher started 2: it is not the launcher's library");
     check(with("libnowhere.so"), None, "", "one of 2 ranks by Open MPI's launcher, but its MPI library is not found");
-    check(with("libc.so.6"), None, "", "libc.so.6 is no MPI library that this program knows");
+    check(with("libc.so.6"), None, "", "libc.so.6 is not a supported MPI library");
 }
 
 #[test]

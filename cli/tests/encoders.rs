@@ -194,7 +194,7 @@ fn transcribe_writes_what_transformers_writes() {
     assert_eq!(tokens, expected["tokens"].as_array().unwrap().iter().collect::<Vec<_>>());
     assert_eq!((&out["language"], &out["seconds"]), (&expected["language"], &1.0.into()));
     assert!(check(&args, 0, "1.0 s of sound").lines().next().unwrap().starts_with("w295 w295"));
-    check(&[&args[..], &["--language", "it"]].concat(), 1, "known are en, de, fr");
+    check(&[&args[..], &["--language", "it"]].concat(), 1, "supported: en, de, fr");
     check(&["transcribe", "-m", folder.path(), folder.0.join("config.json").to_str().unwrap()], 1, "not a WAV file");
 }
 
@@ -249,7 +249,7 @@ fn images_that_cannot_be_read_are_named() {
     let whole = std::fs::read(picture("photo-420.jpg")).unwrap();
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     run(&[&good], 0, "1 images");
-    run(&[&good, cut.to_str().unwrap()], 1, "cut.jpg: the file is cut");
+    run(&[&good, cut.to_str().unwrap()], 1, "cut.jpg: truncated file");
     run(&[folder.0.join("config.json").to_str().unwrap()], 1, "config.json: neither PNG nor JPEG");
     run(&["missing.png"], 1, "missing.png");
     run(&[&picture("four-inks.jpg")], 1, "four-inks.jpg: a JPEG file of four inks");

@@ -162,7 +162,7 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
 fn energy_of_a_step_is_told_or_said_to_be_absent() {
     let p = Place::new("energy");
     let counted = EnergyMeter::of(&Device::cpu()).is_some();
-    let words = if counted { "J a step above rest" } else { "energy: this system does not tell" };
+    let words = if counted { "J a step above rest" } else { "energy: not reported by this system" };
     let (out, _) = check(tl(&format!("train {} -o {} {TINY} --steps 4 --energy --json", p.text("text.txt"), p.text("run"))), 0, "", words);
     let v: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!(v["energy"]["joules_per_step"].is_number(), counted, "{v}");

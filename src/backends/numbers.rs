@@ -85,7 +85,7 @@ impl PlanNumbers {
                 params
                     .get(n as usize)
                     .map(|p| p + grown)
-                    .ok_or_else(|| TensorError::Internal(format!("a plan wants parameter {n} of {}", params.len())))
+                    .ok_or_else(|| TensorError::Internal(format!("a plan needs parameter {n} of {}", params.len())))
             };
             for &(at, w) in &self.patches {
                 let v = match w {

@@ -131,7 +131,7 @@ mod tests {
         std::fs::write(&own, value.to_string()).unwrap();
         check(Some(asked), &file, Err(()), "unknown field `wings`");
         std::fs::write(&own, serde_json::to_vec(&Tuning { compute_units: 0, ..table.clone() }).unwrap()).unwrap();
-        check(Some(asked), &file, Err(()), "compute_units is 0; want 1 or more");
+        check(Some(asked), &file, Err(()), "compute_units is 0; expected 1 or more");
 
         // A bad file does not stop a program.
         store_in(&file, "an adapter", &Tuning { compute_units: 0, ..table.clone() }).unwrap();

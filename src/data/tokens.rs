@@ -189,7 +189,7 @@ impl TokenWindows {
     pub fn new(tokens: Arc<TokenFile>, range: Range<usize>, context: usize, stride: usize) -> TensorResult<TokenWindows> {
         let count = range.end.min(tokens.len()).saturating_sub(range.start);
         if context == 0 || stride == 0 || count <= context || range.end > tokens.len() {
-            let m = format!("windows of {context} tokens want more than {context}; there are {count}");
+            let m = format!("windows of {context} tokens need more than {context}; there are {count}");
             return Err(TensorError::Value(m));
         }
         Ok(TokenWindows { tokens, range, context, stride })

@@ -196,7 +196,7 @@ impl Mpi {
     }
 
     fn of(lib: &Library, file: &str, launch: &Launch, patience: Patience) -> TensorResult<Mpi> {
-        let unknown = |e: String| TensorError::Rank(format!("{file} is no MPI library that this program knows: it {e}"));
+        let unknown = |e: String| TensorError::Rank(format!("{file} is not a supported MPI library: it {e}"));
         let constants = if lib.symbol(c"ompi_mpi_comm_world").is_ok() {
             open_mpi(lib).map_err(unknown)?
         } else if is_standard(lib) {

@@ -71,7 +71,7 @@ impl ActivationFn {
         // One with numbers of its own is where the architecture has them.
         let usable = |f: ActivationFn| f != Xielu || default == Xielu;
         let known = NAMES.iter().find(|(n, f)| *n == name && usable(*f)).map(|(_, f)| *f);
-        known.ok_or_else(|| s.refuse(NONE, key, &format!("known are {}", NAMES.map(|n| n.0).join(", "))))
+        known.ok_or_else(|| s.refuse(NONE, key, &format!("supported: {}", NAMES.map(|n| n.0).join(", "))))
     }
 
     /// The function of every element.

@@ -411,7 +411,7 @@ impl KvCache {
         match self.lent.iter().find(|(of, _)| *of == layer) {
             Some((_, [k, v])) => Ok((k.clone(), v.clone())),
             None => Err(TensorError::Config(format!(
-                "a layer reads the keys of layer {layer}, which are not there: such models cannot compute each block again by itself"
+                "layer {layer}'s keys are missing: models with shared keys do not support per-block checkpointing"
             ))),
         }
     }

@@ -189,7 +189,7 @@ impl RopeTable {
             }
             _ => {
                 let name = if kind.is_some() { "rope_type" } else { "type" };
-                return Err(s.refuse(NONE, &key(name), "known are default, linear, dynamic, llama3, yarn and longrope"));
+                return Err(s.refuse(NONE, &key(name), "supported: default, linear, dynamic, llama3, yarn and longrope"));
             }
         }
         Ok(table)
@@ -214,7 +214,7 @@ impl RopeTable {
         let (factor, low, high) = (need(s, &key("factor"))?, need(s, &key("low_freq_factor"))?, need(s, &key("high_freq_factor"))?);
         let original = s.positive(NONE, &key("original_max_position_embeddings"))?.unwrap_or(context as f64);
         if high <= low {
-            return Err(s.refuse(NONE, &key("high_freq_factor"), &format!("`low_freq_factor` is {low}, and has to be less")));
+            return Err(s.refuse(NONE, &key("high_freq_factor"), &format!("`low_freq_factor` is {low}, and must be less")));
         }
         for f in &mut self.freqs {
             let wavelength = 2.0 * PI / *f;
@@ -268,7 +268,7 @@ impl RopeTable {
         let divided = |k: &str| -> TensorResult<Vec<f64>> {
             let by = s.numbers(&key(k))?.ok_or_else(|| s.wrong(format!("`{}` is missing", key(k))))?;
             if by.len() != self.freqs.len() || by.iter().any(|f| *f <= 0.0) {
-                return Err(s.refuse(NONE, &key(k), &format!("want {} numbers above 0 ({})", self.freqs.len(), s.sizes())));
+                return Err(s.refuse(NONE, &key(k), &format!("expected {} numbers above 0 ({})", self.freqs.len(), s.sizes())));
             }
             Ok(self.freqs.iter().zip(by).map(|(f, by)| f / by).collect())
         };
@@ -325,12 +325,12 @@ impl RopeTable {
             Some("none") => {}
             Some("longrope") if divided => {}
             None | Some("linear") if factor > 0.0 => table.freqs.iter_mut().for_each(|f| *f /= factor),
-            None | Some("linear") => return Err(s.refuse(key, NONE, "it has to be above 0")),
+            None | Some("linear") => return Err(s.refuse(key, NONE, "it must be above 0")),
             Some(_) => {
                 return Err(s.refuse(
                     "rope.scaling.type",
                     NONE,
-                    "known are none, linear and yarn, and longrope with its factors as tensors",
+                    "supported: none, linear and yarn, and longrope with its factors as tensors",
                 ));
             }
         }

@@ -345,7 +345,7 @@ impl<'a> Settings<'a> {
     pub(crate) fn windowed_layers(&self, layers: usize) -> TensorResult<Option<Vec<bool>>> {
         let Some(types) = self.texts("layer_types")? else { return Ok(None) };
         if types.len() != layers || types.iter().any(|t| !["full_attention", "sliding_attention"].contains(t)) {
-            let want = format!("want {layers} times full_attention or sliding_attention ({})", self.sizes());
+            let want = format!("expected {layers} times full_attention or sliding_attention ({})", self.sizes());
             return Err(self.refuse(NONE, "layer_types", &want));
         }
         Ok(Some(types.iter().map(|t| *t == "sliding_attention").collect()))
@@ -395,7 +395,7 @@ impl<'a> Settings<'a> {
         let Some(v) = self.number(gguf, hub)? else { return Ok(None) };
         let name = self.name(gguf, hub);
         if v < 1.0 || v.fract() != 0.0 || v > limit as f64 {
-            return Err(self.wrong(format!("`{name}` is {v}; want a whole number from 1 to {limit}")));
+            return Err(self.wrong(format!("`{name}` is {v}; expected a whole number from 1 to {limit}")));
         }
         self.sizes.borrow_mut().push(format!("`{name}` {v}"));
         Ok(Some(v as usize))

@@ -115,7 +115,7 @@ impl TextPart {
                     }
                 }
                 _ if value.is_null() || repeats || of_quantized || KEYS.contains(&key.as_str()) || without_effect(key).is_some() => {}
-                _ => return refused(key, value, &format!("`{TEXT_CONFIG}` does not say it, and it is not known beside it")),
+                _ => return refused(key, value, &format!("`{TEXT_CONFIG}` lacks it, and it is not a known top-level key")),
             }
         }
         Ok(())

@@ -428,7 +428,7 @@ impl<'a> Tensors<'a> {
         let t = self.keep(name, self.any(name)?.cast(DType::F32)?);
         match t.to_vec()?[..] {
             [v] => Ok(v),
-            _ => Err(TensorError::format("weights", format!("`{}` has shape {}; want one element", self.stored(name), t.shape()))),
+            _ => Err(TensorError::format("weights", format!("`{}` has shape {}; expected one element", self.stored(name), t.shape()))),
         }
     }
 
@@ -447,7 +447,7 @@ impl<'a> Tensors<'a> {
             let row = fractions(&stored, self.weights.any(&stored)?)?.cast(DType::F32)?;
             match row.dims() == [size] {
                 true => Ok(row),
-                false => Err(TensorError::format("weights", format!("`{stored}` has shape {}; want [{size}]", row.shape()))),
+                false => Err(TensorError::format("weights", format!("`{stored}` has shape {}; expected [{size}]", row.shape()))),
             }
         });
         let t = Tensor::stack(&rows.collect::<TensorResult<Vec<_>>>()?, 0)?;

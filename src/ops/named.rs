@@ -25,7 +25,7 @@ impl Tensor {
     #[track_caller]
     pub fn bmm(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         if self.rank() != 3 || rhs.rank() != 3 || self.dims()[0] != rhs.dims()[0] {
-            let m = format!("{}·{}: want [B,M,K]·[B,K,N]", self.shape(), rhs.shape());
+            let m = format!("{}·{}: expected [B,M,K]·[B,K,N]", self.shape(), rhs.shape());
             return Err(TensorError::shape("bmm", Location::caller(), m));
         }
         self.matmul(rhs)

@@ -262,7 +262,7 @@ fn has_names(line: &str) -> bool {
 
 fn include(place: Place, rest: &'static str) -> Result<Node> {
     let quoted = rest.strip_prefix('"').and_then(|r| r.split_once('"'));
-    let Some((file, list)) = quoted else { return place.fail("#include wants a file in double quotes") };
+    let Some((file, list)) = quoted else { return place.fail("#include expects a file in double quotes") };
     let mut values = Vec::new();
     let mut in_text = false;
     let at_comma = |c: char| {
@@ -272,7 +272,7 @@ fn include(place: Place, rest: &'static str) -> Result<Node> {
     for pair in list.split(at_comma).map(str::trim).filter(|p| !p.is_empty()) {
         match pair.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
             Some((name, value)) if is_name(name) && !value.is_empty() => values.push((name, value)),
-            _ => return place.fail(format!("`{pair}`: #include wants NAME = value after its file")),
+            _ => return place.fail(format!("`{pair}`: #include expects NAME = value after its file")),
         }
     }
     Ok(Node::Include(place, file.to_string(), values))
@@ -297,7 +297,7 @@ fn conditional(start: Place, rest: &'static str, lines: &mut dyn Iterator<Item =
 
 fn repeated(start: Place, rest: &'static str, lines: &mut dyn Iterator<Item = (Place, &'static str)>) -> Result<Node> {
     let head = rest.split_once(" in ").and_then(|(name, range)| Some((name.trim(), range.split_once("..")?)));
-    let Some((name, (from, to))) = head.filter(|h| is_name(h.0)) else { return start.fail("#for wants NAME in A..B") };
+    let Some((name, (from, to))) = head.filter(|h| is_name(h.0)) else { return start.fail("#for expects NAME in A..B") };
     match block(lines)? {
         (nodes, Some((_, "endfor", _))) => Ok(Node::For(start, name, [from, to], nodes)),
         (_, Some((at, word, _))) => at.fail(format!("#{word} in the #for of line {}", start.line)),
@@ -426,7 +426,7 @@ impl Renderer<'_> {
             && on
         {
             let Some((at, name, count)) = loop_of(&line) else {
-                return directive.fail("#unroll wants a line with `for (var i = 0u; i < COUNT; i++) {` after it");
+                return directive.fail("#unroll expects a line with `for (var i = 0u; i < COUNT; i++) {` after it");
             };
             let turns = self.integer(place, count)?;
             if !(0..=MAX_ITERATIONS).contains(&turns) {

@@ -212,7 +212,7 @@ impl Tokenizer {
             "gpt2" => {
                 let rules = pre_rules(pre).ok_or_else(|| {
                     TensorError::Unsupported(format!(
-                        "the pre-tokenizer {pre:?} of tokenizer.ggml.pre; known are {}. `from_gguf_as(…, \"default\")` comes close",
+                        "the pre-tokenizer {pre:?} of tokenizer.ggml.pre; supported: {}. `from_gguf_as(…, \"default\")` comes close",
                         pre_names()
                     ))
                 })?;
@@ -226,7 +226,7 @@ impl Tokenizer {
                 let bigram = Bigram::new(&vocabulary, scores.into_owned(), special("unknown")?, space)?;
                 (Encoder::Bigram(Box::new(bigram)), Decoding::Marked { strip: space, raw_added: true }, vocabulary.id("<s>"), true)
             }
-            other => return Err(TensorError::Unsupported(format!("the tokenizer model {other:?}; known are gpt2 and llama"))),
+            other => return Err(TensorError::Unsupported(format!("the tokenizer model {other:?}; supported: gpt2 and llama"))),
         };
         let bos = special("bos")?.or(default_bos);
         let eos = special("eos")?;

@@ -175,7 +175,7 @@ impl Ask {
         let wanted = match (&self.format, self.tools.forced()) {
             (None, false) => return Ok(self),
             (Some((_, name)), true) => {
-                return Err(ApiError::field(name, format!("{name} and a call that must be are both asked for; an answer has one form")));
+                return Err(ApiError::field(name, format!("{name} cannot be combined with a forced tool call")));
             }
             (Some(wanted), _) => wanted.clone(),
             (None, true) => (Format::Schema(self.tools.schema()), "tool_choice".to_string()),

@@ -435,7 +435,7 @@ impl Models {
             match gone {
                 Some(gone) => {
                     if !self.global.quiet {
-                        output::note(&format!("{} goes, to make room", gone.host.name.id));
+                        output::note(&format!("unloading {} to free memory", gone.host.name.id));
                     }
                     drop(gone);
                 }

@@ -74,10 +74,10 @@ pub struct ServeArgs {
     /// Key that clients must send; may be given several times
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// File of such keys, one a line
+    /// File of keys, one per line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let everybody in who can reach the address
+    /// Serve anyone who can reach the address
     #[arg(long)]
     no_auth: bool,
     /// Origin (scheme, host and port) whose pages may use the server in browsers; may be given several times
@@ -89,41 +89,40 @@ pub struct ServeArgs {
     /// File with the chat template, instead of the model's own
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
-    /// Requests that are read and written at a time
+    /// Maximum requests processed at once
     #[arg(long, default_value_t = 16)]
     rows: usize,
-    /// Requests that wait at most; further ones are told to come back later
+    /// Maximum queue length; further requests get 429
     #[arg(long, default_value_t = 256)]
     waiting: usize,
-    /// Tokens that the prompts of waiting requests have together at most, equal ones counted once; one may always wait
+    /// Maximum prompt tokens in the queue; equal prompts count once, and one request may always wait
     #[arg(long, value_name = "TOKENS", default_value_t = 1 << 20)]
     waiting_tokens: usize,
-    /// Seconds that a request may wait until its prompt begins to be read; one that would wait longer is told to come back later
+    /// Maximum seconds in the queue; a request expected to wait longer gets 429
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     max_wait: u64,
     /// Tokens of prompt and answer together [default: what the model supports, at most 4096]
     #[arg(short, long)]
     ctx: Option<usize>,
-    /// MiB of keys and values
+    /// Memory for the KV cache in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     kv_memory: usize,
     /// Answers have the same bits whatever else the server does; slower
     #[arg(long)]
     deterministic: bool,
-    /// Never guess the next tokens of answers that repeat parts of their text, to check several at a time
+    /// Disable prompt lookup, which drafts the next tokens of answers that repeat parts of their text
     #[arg(long)]
     no_lookup: bool,
-    /// Milliseconds that steps which read prompts may take between two tokens of running answers, which wait for them
+    /// Inter-token latency budget: maximum milliseconds of prompt processing between two tokens of running answers
     #[arg(long, value_name = "MS", default_value_t = 50)]
     itl_budget: u64,
-    /// Connections at most
+    /// Maximum number of connections
     #[arg(long, default_value_t = 1024)]
     max_connections: usize,
-    /// Seconds that running requests have to end after Ctrl-C or SIGTERM
+    /// Seconds that running requests have to finish after Ctrl-C or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
-    /// MiB that loaded models may take, their files and keys and values counted; the one that was not used for the longest time goes first [default:
-    /// no limit]
+    /// Memory for loaded models in MiB, including KV caches; the least recently used model is unloaded first [default: no limit]
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
     /// How hidden states become the vectors of /v1/embeddings [default: what the model's files say, else mean]
@@ -135,7 +134,7 @@ pub struct ServeArgs {
     /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
     #[arg(long)]
     dtype: Option<String>,
-    /// Round what is multiplied by weights in bf16 to bf16 too, as llama.cpp does: meant for prompts on CPUs that multiply bf16
+    /// Round the activations of bf16 layers to bf16, as llama.cpp does; for prompts on CPUs with bf16 instructions
     #[arg(long, value_name = "TYPE", value_parser = ["bf16"])]
     activations: Option<String>,
     /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)

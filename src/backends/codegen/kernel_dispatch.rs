@@ -63,7 +63,7 @@ impl KernelDispatch {
     /// ```
     pub fn numbers(&self, params: &[f64], tag: u32) -> TensorResult<Vec<u32>> {
         let param = |n: u16| {
-            let missing = || TensorError::Internal(format!("a plan wants parameter {n} of {}", params.len()));
+            let missing = || TensorError::Internal(format!("a plan needs parameter {n} of {}", params.len()));
             params.get(n as usize).copied().ok_or_else(missing)
         };
         let mut words = Vec::with_capacity(self.words.len().next_multiple_of(4).max(4));

@@ -76,7 +76,7 @@ impl Gpu {
         let device = MTLCreateSystemDefaultDevice().ok_or_else(|| refused("device"))?;
         match device.hasUnifiedMemory() {
             true => Ok(device),
-            false => Err(TensorError::UnsupportedDevice(format!("{} is none of Apple's GPUs", device.name()))),
+            false => Err(TensorError::UnsupportedDevice(format!("{} is not an Apple GPU", device.name()))),
         }
     }
 

@@ -54,6 +54,6 @@ fn gating(s: &Settings<'_>, normalised: bool) -> TensorResult<Option<&'static st
         None | Some(2.0) => Ok(Some("sigmoid")),
         Some(3.0) => Ok(Some("softmax")),
         Some(1.0) if normalised => Ok(Some("softmax")),
-        Some(_) => Err(s.refuse("expert_gating_func", NONE, "known are 2, 3, and 1 with weights that add up to 1")),
+        Some(_) => Err(s.refuse("expert_gating_func", NONE, "supported: 2, 3, and 1 with weights that add up to 1")),
     }
 }

@@ -112,7 +112,7 @@ pub(super) fn attention_layers(s: &Settings<'_>) -> TensorResult<Option<(usize, 
     let Some(all) = s.by_layer(key)? else { return Ok(None) };
     let most = all.iter().copied().fold(0.0, f64::max);
     if !(1.0..=16384.0).contains(&most) || all.iter().any(|n| *n != 0.0 && *n != most) {
-        return Err(s.refuse(key, NONE, "want one number of heads, or 0, for each layer"));
+        return Err(s.refuse(key, NONE, "expected one number of heads, or 0, for each layer"));
     }
     Ok(Some((most as usize, all.iter().map(|n| *n > 0.0).collect())))
 }
@@ -121,7 +121,7 @@ pub(super) fn attention_layers(s: &Settings<'_>) -> TensorResult<Option<(usize, 
 pub(super) fn layers_with_attention(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
     match attention_layers(s)? {
         Some((_, attention)) if attention.len() == layers => Ok(attention),
-        _ => Err(s.refuse("attention.head_count_kv", NONE, &format!("want a number for each of {layers} layers"))),
+        _ => Err(s.refuse("attention.head_count_kv", NONE, &format!("expected a number for each of {layers} layers"))),
     }
 }
 
@@ -174,7 +174,7 @@ fn windowed_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Option<Vec<b
     if let Some(limited) = s.flags_by_layer(key)? {
         return match limited.len() == layers {
             true => Ok(Some(limited)),
-            false => Err(s.refuse(key, NONE, &format!("want one for each of {layers} layers"))),
+            false => Err(s.refuse(key, NONE, &format!("expected one for each of {layers} layers"))),
         };
     }
     let pattern = s.size(key, NONE, 4096)?;
@@ -195,7 +195,7 @@ pub(super) fn layer_kinds(s: &Settings<'_>, keys: &[&str], layers: usize, known:
     let kinds: Vec<usize> = types.iter().filter_map(|t| known.iter().position(|row| row.contains(t))).collect();
     if kinds.len() != layers || types.len() != layers {
         let names: Vec<&str> = known.iter().map(|row| row[0]).collect();
-        return Err(s.refuse(NONE, key, &format!("want {layers} times {} ({})", names.join(" or "), s.sizes())));
+        return Err(s.refuse(NONE, key, &format!("expected {layers} times {} ({})", names.join(" or "), s.sizes())));
     }
     Ok(Some(kinds))
 }

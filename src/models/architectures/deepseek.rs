@@ -45,7 +45,7 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
         true => (need(part(NONE, "qk_nope_head_dim", usual.nope_dim), NONE)?, need(part(NONE, "v_head_dim", usual.value), NONE)?),
         false => gguf_sizes(s, rank, rope_dim)?,
     };
-    let same = format!("want as many as there are heads, {heads}");
+    let same = format!("expected as many as there are heads, {heads}");
     if hub {
         s.only_number(NONE, "num_key_value_heads", heads as f64, &same)?;
         s.only_number(NONE, "qk_head_dim", (nope_dim + rope_dim) as f64, &format!("its parts are {nope_dim} and {rope_dim}"))?;
@@ -61,7 +61,7 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let mut table = RopeTable::read(s, defaults, if hub { head } else { rope_dim }, context)?;
     if table.freqs.len() * 2 != rope_dim {
         return Err(s.wrong(format!(
-            "{} elements of a head rotate, and {rope_dim} are there for it ({})",
+            "rotary dimension {} does not match qk_rope_head_dim {rope_dim} ({})",
             table.freqs.len() * 2,
             s.sizes()
         )));
@@ -92,7 +92,7 @@ fn gguf_sizes(s: &Settings<'_>, rank: usize, rope_dim: usize) -> TensorResult<(u
     let (key, value) = match (own("attention.key_length_mla")?, own("attention.value_length_mla")?) {
         (Some(k), Some(v)) if key == rank + rope_dim && value == rank => (k, v),
         (None, None) => (key, value),
-        _ => return Err(s.refuse("attention.key_length", NONE, &format!("want {rank} + {rope_dim} ({})", s.sizes()))),
+        _ => return Err(s.refuse("attention.key_length", NONE, &format!("expected {rank} + {rope_dim} ({})", s.sizes()))),
     };
     let nope_dim = key.checked_sub(rope_dim).filter(|n| *n > 0);
     Ok((nope_dim.ok_or_else(|| s.refuse("attention.key_length", NONE, &format!("{rope_dim} elements of a head rotate")))?, value))
@@ -167,7 +167,7 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
 fn greedy(s: &Settings<'_>) -> TensorResult<RouterSpec> {
     experts::only_text(s, "scoring_func", &["softmax"])?;
     experts::only_text(s, "topk_method", &["greedy", "group_limited_greedy"])?;
-    s.only_number("expert_gating_func", NONE, 1.0, "known are softmax (1) and sigmoid (2)")?;
+    s.only_number("expert_gating_func", NONE, 1.0, "supported: softmax (1) and sigmoid (2)")?;
     s.only_flag(NONE, "norm_topk_prob", false, "transformers does not do it for this architecture")?;
     let groups = experts::groups(s, [1, 1], 1)?;
     let limited = !s.is_hub() || s.text(NONE, "topk_method")? == Some("group_limited_greedy");

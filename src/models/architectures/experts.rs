@@ -92,7 +92,7 @@ pub(super) fn weighted(s: &Settings<'_>, router: RouterSpec, norm: bool, scale: 
 pub(super) fn shared(s: &Settings<'_>, hub: &str, size: usize, usual: usize) -> TensorResult<Option<SharedSpec>> {
     let count = s.number("expert_shared_count", hub)?.unwrap_or(if s.is_hub() { usual as f64 } else { 0.0 });
     if !(0.0..=4096.0).contains(&count) || count.fract() != 0.0 {
-        return Err(s.refuse("expert_shared_count", hub, "want a whole number from 0 to 4096"));
+        return Err(s.refuse("expert_shared_count", hub, "expected a whole number from 0 to 4096"));
     }
     Ok((count > 0.0).then_some(SharedSpec { size: size * count as usize, gated: false, mean: false }))
 }
@@ -108,7 +108,7 @@ pub(super) fn dense_first(s: &Settings<'_>, usual: usize) -> TensorResult<usize>
 pub(super) fn by_types(s: &Settings<'_>, layers: usize) -> TensorResult<Option<Vec<bool>>> {
     let Some(types) = s.texts("mlp_layer_types")? else { return Ok(None) };
     if types.len() != layers || types.iter().any(|t| !["dense", "sparse"].contains(t)) {
-        return Err(s.refuse(NONE, "mlp_layer_types", &format!("want {layers} times dense or sparse ({})", s.sizes())));
+        return Err(s.refuse(NONE, "mlp_layer_types", &format!("expected {layers} times dense or sparse ({})", s.sizes())));
     }
     Ok(Some(types.iter().map(|t| *t == "sparse").collect()))
 }

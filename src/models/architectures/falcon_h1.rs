@@ -19,7 +19,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let scale = by("key_multiplier")? / (d.head_dim as f64).sqrt();
     d.attentions(|a| a.scale = Some(scale));
     let [gate, down] = list("mlp_multipliers")?.unwrap_or_else(|| vec![1.0; 2])[..] else {
-        return Err(s.refuse(NONE, "mlp_multipliers", "want two numbers"));
+        return Err(s.refuse(NONE, "mlp_multipliers", "expected two numbers"));
     };
     if gate != 1.0 && d.layers[0].feed.activation != ActivationFn::Silu {
         return Err(s.refuse(NONE, "hidden_act", "only silu of a multiple is implemented"));
@@ -39,7 +39,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     ssd.output_bias = s.flag(NONE, "projectors_bias")?.unwrap_or(false);
     ssd.input_scale = Some(by("ssm_in_multiplier")?);
     ssd.scales = match list("ssm_multipliers")? {
-        Some(all) => Some(<[f64; 5]>::try_from(all).map_err(|_| s.refuse(NONE, "ssm_multipliers", "want five numbers"))?),
+        Some(all) => Some(<[f64; 5]>::try_from(all).map_err(|_| s.refuse(NONE, "ssm_multipliers", "expected five numbers"))?),
         None => None,
     };
     let gate_after = s.flag(NONE, "mamba_norm_before_gate")?.unwrap_or(true);

@@ -49,7 +49,7 @@ pub(super) fn names() -> Names {
 pub(super) fn softcap(s: &Settings<'_>, key: &str, missing: Option<f64>) -> TensorResult<Option<f64>> {
     let missing = if s.is_null(key) { None } else { missing };
     match s.number(key, key)?.or(missing) {
-        Some(v) if v < 0.0 || v == 0.0 && s.is_hub() => Err(s.refuse(key, key, "it has to be above 0")),
+        Some(v) if v < 0.0 || v == 0.0 && s.is_hub() => Err(s.refuse(key, key, "it must be above 0")),
         v => Ok(v.filter(|v| *v > 0.0)),
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     d.each(|l| (l.per_layer, l.altup) = (per_layer, Some(altup)));
     if let Some(feeds) = feeds {
         if feeds.len() != z.layers || feeds.iter().any(|n| *n < 1.0 || n.fract() != 0.0) {
-            return Err(s.refuse(NONE, "intermediate_size", &format!("want a size for each layer ({})", s.sizes())));
+            return Err(s.refuse(NONE, "intermediate_size", &format!("expected a size for each layer ({})", s.sizes())));
         }
         d.layers.iter_mut().zip(feeds).for_each(|(l, size)| l.feed.size = size as usize);
     }
@@ -110,14 +110,14 @@ pub(super) fn shared_keys(s: &Settings<'_>, d: &mut Description, kinds: &[usize]
     let first = first as usize;
     for i in first..kinds.len() {
         let Some(of) = kinds[..first].iter().rposition(|kind| *kind == kinds[i]) else {
-            return Err(s.refuse(NONE, "num_kv_shared_layers", "a layer before those has to be of each of their types"));
+            return Err(s.refuse(NONE, "num_kv_shared_layers", "each shared layer type needs an earlier layer of that type"));
         };
         let Some(lender) = d.layers[of].mixer.attention_mut() else { continue };
         lender.lends = true;
         let sizes = (lender.head_dim, lender.kv_heads);
         let Some(a) = d.layers[i].mixer.attention_mut() else { continue };
         if a.head_dim != sizes.0 {
-            let message = format!("layer {i} has heads of {}, and layer {of}, whose keys it takes, of {}", a.head_dim, sizes.0);
+            let message = format!("layer {i} has head size {}, but shares the keys of layer {of} with head size {}", a.head_dim, sizes.0);
             return Err(s.refuse(NONE, "num_kv_shared_layers", &message));
         }
         (a.keys, a.kv_heads) = (KeysFrom::Layer(of), sizes.1);
@@ -143,7 +143,7 @@ fn sparse(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     let shares = if s.is_null("activation_sparsity_pattern") { None } else { s.numbers("activation_sparsity_pattern")? };
     let shares: Vec<f64> = shares.unwrap_or(usual);
     if shares.len() != layers || shares.iter().any(|p| !(0.0..1.0).contains(p)) {
-        return Err(s.refuse(NONE, "activation_sparsity_pattern", &format!("want a share below 1 for each layer ({})", s.sizes())));
+        return Err(s.refuse(NONE, "activation_sparsity_pattern", &format!("expected a share below 1 for each layer ({})", s.sizes())));
     }
     for (l, share) in d.layers.iter_mut().zip(shares).filter(|(_, share)| *share > 0.0) {
         if l.feed.activation != ActivationFn::GeluTanh {

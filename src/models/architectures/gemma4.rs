@@ -73,7 +73,7 @@ fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
 fn sizes_of(s: &Settings<'_>, i: usize, a: &mut AttentionSpec, full: bool, equal: bool) -> TensorResult<()> {
     let (size, kv_heads) = if s.has_object("per_layer_config") {
         if !s.is_object("per_layer_config") {
-            return Err(s.refuse(NONE, "per_layer_config", "it has to be an object with the layers' numbers as keys"));
+            return Err(s.refuse(NONE, "per_layer_config", "it must be an object with the layers' numbers as keys"));
         }
         ["global_head_dim", "num_global_key_value_heads"].iter().for_each(|key| s.ignore(key));
         let of = |key: &str, most: usize| s.size(NONE, &format!("per_layer_config.{i}.{key}"), most);

@@ -14,7 +14,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let z = sizes(s)?;
     s.only_number("attention.head_count_kv", NONE, z.heads as f64, "only as many heads of keys as of queries are implemented")?;
     s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
-    s.only_number(NONE, "n_ctx", z.context as f64, "`n_positions` has to be the same")?;
+    s.only_number(NONE, "n_ctx", z.context as f64, "`n_positions` must be the same")?;
     let eps = s.positive("attention.layer_norm_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5);
     let activation = ActivationFn::read(s, "activation_function", ActivationFn::GeluTanh)?;
     let by_size = s.flag(NONE, "scale_attn_weights")?.unwrap_or(true);

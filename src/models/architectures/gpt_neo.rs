@@ -24,7 +24,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     // The same list, in runs.
     s.ignore("attention_types");
     if types.len() != layers || types.iter().any(|t| !["global", "local"].contains(t)) {
-        return Err(s.refuse(NONE, "attention_layers", &format!("want {layers} times global or local ({})", s.sizes())));
+        return Err(s.refuse(NONE, "attention_layers", &format!("expected {layers} times global or local ({})", s.sizes())));
     }
     let names = gpt2::names().with(&[
         ("attn_q", "attn.attention.q_proj"),

@@ -14,7 +14,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let z = gpt2::sizes(s)?;
     let rope_dim = s.size(NONE, "rotary_dim", z.head_dim)?.unwrap_or(64.min(z.head_dim));
     if rope_dim % 2 != 0 {
-        return Err(s.refuse(NONE, "rotary_dim", "it has to be even"));
+        return Err(s.refuse(NONE, "rotary_dim", "it must be even"));
     }
     let eps = s.positive(NONE, "layer_norm_epsilon")?.unwrap_or(1e-5);
     let activation = ActivationFn::read(s, "activation_function", ActivationFn::GeluTanh)?;

@@ -24,7 +24,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     }
     let Some(bases) = s.numbers("layer_rope_theta")? else { return Ok(d) };
     if bases.len() != d.layers.len() || bases.iter().any(|b| *b < 0.0) {
-        return Err(s.refuse(NONE, "layer_rope_theta", &format!("want a number for each layer ({})", s.sizes())));
+        return Err(s.refuse(NONE, "layer_rope_theta", &format!("expected a number for each layer ({})", s.sizes())));
     }
     let mut ropes = d.ropes.clone();
     for (a, base) in d.attention_layers().zip(bases) {

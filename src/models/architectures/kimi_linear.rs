@@ -55,7 +55,7 @@ fn latent(s: &Settings<'_>) -> TensorResult<LatentSpec> {
     let size = |key: &str, usual: usize| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) };
     let heads = s.need(NONE, "num_attention_heads", 1 << 14)?;
     if !s.is_null("num_key_value_heads") {
-        s.only_number(NONE, "num_key_value_heads", heads as f64, &format!("want as many as there are heads, {heads}"))?;
+        s.only_number(NONE, "num_key_value_heads", heads as f64, &format!("expected as many as there are heads, {heads}"))?;
     }
     let (nope_dim, rope_dim) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
     s.only_number(NONE, "qk_head_dim", (nope_dim + rope_dim) as f64, &format!("its parts are {nope_dim} and {rope_dim}"))?;
@@ -104,7 +104,7 @@ fn full_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
     };
     let is_in = |all: &[f64], i: usize| all.contains(&((i + 1) as f64));
     if full.len() + linear.len() != layers || (0..layers).any(|i| is_in(&full, i) == is_in(&linear, i)) {
-        return Err(s.refuse(NONE, &lists[0], &format!("each of {layers} layers has to be in it or in `{}`", lists[1])));
+        return Err(s.refuse(NONE, &lists[0], &format!("each of {layers} layers must be in it or in `{}`", lists[1])));
     }
     Ok((0..layers).map(|i| is_in(&full, i)).collect())
 }

@@ -49,14 +49,14 @@ fn attention(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     // 1 stands for layers that rotate.
     let rotated: Vec<bool> = match s.numbers("no_rope_layers")?.filter(|all| !all.is_empty()) {
         Some(all) if all.len() == layers => all.iter().map(|n| *n != 0.0).collect(),
-        Some(_) => return Err(s.refuse(NONE, "no_rope_layers", &format!("want {layers} numbers"))),
+        Some(_) => return Err(s.refuse(NONE, "no_rope_layers", &format!("expected {layers} numbers"))),
         None => (0..layers).map(|i| (i + 1) % step != 0).collect(),
     };
     let chunked: Vec<bool> = match s.texts("layer_types")? {
         Some(types) if types.len() == layers && types.iter().all(|t| ["chunked_attention", "full_attention"].contains(t)) => {
             types.iter().map(|t| *t == "chunked_attention").collect()
         }
-        Some(_) => return Err(s.refuse(NONE, "layer_types", &format!("want {layers} times chunked_attention or full_attention"))),
+        Some(_) => return Err(s.refuse(NONE, "layer_types", &format!("expected {layers} times chunked_attention or full_attention"))),
         None => rotated.clone(),
     };
     let chunk = if s.is_null("attention_chunk_size") { None } else { Some(s.size(NONE, "attention_chunk_size", 1 << 24)?.unwrap_or(8192)) };

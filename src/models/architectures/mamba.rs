@@ -46,7 +46,7 @@ pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
     common::without_rope(&mut d, |_| true);
     let size = |key: &str, usual: f64| match s.number(NONE, key)?.unwrap_or(usual) {
         n if n >= 0.0 && n.fract() == 0.0 => Ok(n as usize),
-        _ => Err(s.refuse(NONE, key, "want a whole number")),
+        _ => Err(s.refuse(NONE, key, "expected a whole number")),
     };
     let (every, first) = (size("expert_layer_period", 2.0)?.max(1), size("expert_layer_offset", 1.0)?);
     if s.is_hub() && size("num_experts", 16.0)? > 1 && (0..d.layers.len()).any(|i| i % every == first) {
@@ -99,7 +99,7 @@ pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
 fn rank(s: &Settings<'_>, key: &str, width: usize) -> TensorResult<usize> {
     match s.is_text(key) {
         true if s.text(NONE, key)? == Some("auto") => Ok(width.div_ceil(16)),
-        true => Err(s.refuse(NONE, key, "want a size or auto")),
+        true => Err(s.refuse(NONE, key, "expected a size or auto")),
         false => Ok(s.size("ssm.time_step_rank", key, 1 << 16)?.unwrap_or(width.div_ceil(16))),
     }
 }

@@ -93,7 +93,7 @@ impl SsdKeys {
         let head_dim = match s.is_text(self.head_dim.0) {
             _ if !s.is_hub() => self.inner / heads,
             true if s.text(NONE, self.head_dim.0)? == Some("auto") => self.inner / heads,
-            true => return Err(s.refuse(NONE, self.head_dim.0, "want a size or auto")),
+            true => return Err(s.refuse(NONE, self.head_dim.0, "expected a size or auto")),
             false => size(NONE, self.head_dim)?,
         };
         let (groups, state, taps) =
@@ -105,7 +105,7 @@ impl SsdKeys {
             return Err(s.wrong(message));
         }
         let limits = s.numbers("time_step_limit")?.unwrap_or_else(|| vec![0.0, f64::INFINITY]);
-        let &[least, most] = &limits[..] else { return Err(s.refuse(NONE, "time_step_limit", "want two numbers")) };
+        let &[least, most] = &limits[..] else { return Err(s.refuse(NONE, "time_step_limit", "expected two numbers")) };
         Ok(SsdSpec {
             heads,
             head_dim,

@@ -22,7 +22,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     s.only_flag(NONE, "use_routing_bias", true, "only experts with a correction are implemented")?;
     s.only_number("expert_gating_func", NONE, 2.0, "only sigmoid (2) is implemented for this architecture")?;
     let size = d.layers[0].feed.size;
-    s.only_number("expert_feed_forward_length", NONE, size as f64, "`feed_forward_length` has to be the same")?;
+    s.only_number("expert_feed_forward_length", NONE, size as f64, "`feed_forward_length` must be the same")?;
     // Noise that training adds.
     s.number(NONE, "router_jitter_noise")?;
     let router = RouterSpec { correction: true, ..RouterSpec::new(Scores::Sigmoid) }.normalised(true);

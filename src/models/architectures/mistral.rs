@@ -28,7 +28,7 @@ pub(super) fn describe_ministral3(s: &Settings<'_>) -> TensorResult<Description>
     let mut d = common::decoder(s, "ministral3", &usual)?;
     common::windows(s, &mut d, None, |_| true)?;
     let (beta, original) = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings");
-    s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` has to be the same")?;
+    s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` must be the same")?;
     let (beta, original) = (s.number("attention.temperature_scale", beta)?, s.positive("rope.scaling.original_context_length", original)?);
     if let (Some(beta), Some(original)) = (beta, original) {
         let mut queries = d.ropes[0].clone();

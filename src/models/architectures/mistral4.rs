@@ -15,7 +15,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = UsualLatent { query_rank: 1024, rank: 256, nope_dim: 64, rope_dim: 64, value: 128, eps: 1e-6, partial_rope: true };
     let mut d = deepseek::decoder(s, "mistral4", &usual)?;
     let (beta, original) = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings");
-    s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` has to be the same")?;
+    s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` must be the same")?;
     let (beta, original) = (s.number("attention.temperature_scale", beta)?, s.positive("attention.temperature_length", original)?);
     if let (Some(beta), Some(original)) = (beta, original) {
         d.ropes.push(RopeTable::growing(Growth { beta, original, shift: 0.0 }));

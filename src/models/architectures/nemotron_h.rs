@@ -66,7 +66,7 @@ fn kinds(s: &Settings<'_>) -> TensorResult<Vec<usize>> {
         None => {
             let pattern = s.text(NONE, "hybrid_override_pattern")?.unwrap_or("ME*-");
             let known: Option<Vec<usize>> = pattern.chars().map(|c| "M*-E".find(c)).collect();
-            known.ok_or_else(|| s.refuse(NONE, "hybrid_override_pattern", "want the letters M, * and -"))?
+            known.ok_or_else(|| s.refuse(NONE, "hybrid_override_pattern", "expected the letters M, * and -"))?
         }
     };
     if kinds.is_empty() || kinds.contains(&3) {

@@ -48,7 +48,7 @@ fn norms_after(l: &mut LayerSpec) {
 fn has_rope(s: &Settings<'_>) -> TensorResult<bool> {
     let null = s.is_null("rope_parameters.rope_theta") || s.is_null("rope_theta");
     if !null && s.number(NONE, "rope_parameters.rope_theta")?.is_none() && s.number(NONE, "rope_theta")?.is_none() {
-        return Err(s.refuse(NONE, "rope_parameters", "`rope_theta` has to be a number, or null where positions do not rotate"));
+        return Err(s.refuse(NONE, "rope_parameters", "`rope_theta` must be a number, or null where positions do not rotate"));
     }
     Ok(!null)
 }

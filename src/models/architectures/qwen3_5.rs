@@ -55,7 +55,7 @@ fn put_experts(
     let shared = match shared {
         Some(shared) => shared,
         None if s.is_hub() => 512,
-        None => return Err(s.refuse("expert_shared_feed_forward_length", NONE, "the size of the shared expert has to be said")),
+        None => return Err(s.refuse("expert_shared_feed_forward_length", NONE, "the size of the shared expert is required")),
     };
     spec.shared = Some(SharedSpec { size: shared, gated: true, mean: false });
     let size = experts::size(s, "moe_intermediate_size", 512)?;

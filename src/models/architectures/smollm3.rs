@@ -14,7 +14,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     // 1 stands for a layer that rotates.
     let rotated: Vec<bool> = match s.numbers("no_rope_layers")? {
         Some(list) if list.len() == d.layers.len() => list.iter().map(|n| *n != 0.0).collect(),
-        Some(_) => return Err(s.refuse(NONE, "no_rope_layers", &format!("want a number for each layer ({})", s.sizes()))),
+        Some(_) => return Err(s.refuse(NONE, "no_rope_layers", &format!("expected a number for each layer ({})", s.sizes()))),
         None => (1..=d.layers.len()).map(|i| i % interval != 0).collect(),
     };
     if s.is_hub() {

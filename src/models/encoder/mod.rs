@@ -476,7 +476,7 @@ fn score(s: &Settings<'_>, spec: &EncoderSpec) -> TensorResult<ActivationFn> {
             None => {}
             Some("Identity") => return Ok(ActivationFn::Identity),
             Some("Sigmoid") => return Ok(ActivationFn::Sigmoid),
-            Some(_) => return Err(s.refuse(NONE, key, "known are Identity and Sigmoid")),
+            Some(_) => return Err(s.refuse(NONE, key, "supported: Identity and Sigmoid")),
         }
     }
     Ok(if one { ActivationFn::Sigmoid } else { ActivationFn::Identity })

@@ -117,7 +117,7 @@ impl Embedder {
                 "Dropout" => {}
                 _ => {
                     return Err(refuse(&format!(
-                        "the module {kind:?} is not implemented; known are Transformer, Pooling, Dense, Normalize"
+                        "the module {kind:?} is not implemented; supported: Transformer, Pooling, Dense, Normalize"
                     )));
                 }
             }
@@ -126,7 +126,7 @@ impl Embedder {
         for (linear, _) in &self.dense {
             let [out, inputs] = *linear.weight.dims() else { return Err(refuse("a dense layer is not a matrix")) };
             if inputs != width {
-                return Err(refuse(&format!("a dense layer wants {inputs} numbers; it gets {width}")));
+                return Err(refuse(&format!("a dense layer expects {inputs} numbers; it gets {width}")));
             }
             width = out;
         }

@@ -292,7 +292,7 @@ impl Seq2Seq {
     pub fn logits(&self, tokens: &Tensor, source: &Source, cache: &mut KvCache) -> TensorResult<Tensor> {
         let (start, device, dtype) = (cache.len(), self.device(), self.shape.dtype);
         let &[batch, len] = tokens.dims() else {
-            return Err(TensorError::Value(format!("tokens have shape {}; want [B,T]", tokens.shape())));
+            return Err(TensorError::Value(format!("tokens have shape {}; expected [B,T]", tokens.shape())));
         };
         if batch != source.batch() || start + len > self.shape.context {
             let (sources, context) = (source.batch(), self.shape.context);
@@ -341,7 +341,7 @@ impl Seq2Seq {
     /// ```
     pub fn greedy(&self, source: &Source, prompt: &[u32], max: usize, allowed: impl Fn(usize, u32) -> bool) -> TensorResult<Vec<u32>> {
         if source.batch() != 1 {
-            return Err(TensorError::Value(format!("greedy: {} sources; want one", source.batch())));
+            return Err(TensorError::Value(format!("greedy: {} sources; expected one", source.batch())));
         }
         let start = [self.spec.start];
         let prompt = if prompt.is_empty() { &start[..] } else { prompt };

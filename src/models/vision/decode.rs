@@ -63,7 +63,7 @@ impl RgbImage {
         let wrong = |e: ImageError| match e {
             ImageError::Unsupported(e) => TensorError::Unsupported(e.to_string()),
             ImageError::Limits(_) => {
-                TensorError::Value(format!("to decode the image takes more memory than the {MAX_BYTES} bytes that are given"))
+                TensorError::Value(format!("decoding the image needs more than {MAX_BYTES} bytes"))
             }
             other => TensorError::format(name, other.to_string()),
         };
@@ -103,7 +103,7 @@ fn levels(image: DynamicImage, only_grey: bool) -> TensorResult<Vec<u8>> {
 fn check_jpeg(bytes: &[u8]) -> TensorResult<()> {
     const END: u8 = 0xd9;
     const SCAN: u8 = 0xda;
-    let cut = || TensorError::format("jpeg", format!("the file is cut: after its {} bytes the image goes on", bytes.len()));
+    let cut = || TensorError::format("jpeg", format!("truncated file: the image continues after its {} bytes", bytes.len()));
     let byte = |at: usize| bytes.get(at).copied().ok_or_else(cut);
     let mut at = 2;
     loop {

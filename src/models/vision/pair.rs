@@ -130,7 +130,7 @@ impl ImageTextModel {
         };
         let mut rows = Vec::with_capacity(batch);
         for (n, row) in ids.chunks(len).enumerate() {
-            let missing = || TensorError::Value(format!("text {n} has no token {:?}, which its vector is of", self.token));
+            let missing = || TensorError::Value(format!("text {n} lacks token {:?}, whose state is the text's embedding", self.token));
             rows.push((n * len + place(row).ok_or_else(missing)?) as i32);
         }
         let states = outputs.hidden_states.flatten(0, 1)?.index_select(0, &Tensor::from_vec(rows, &[batch], &Device::cpu())?)?;
@@ -152,7 +152,7 @@ impl ImageTextModel {
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn embed_images(&self, pixels: &Tensor) -> TensorResult<Tensor> {
-        let pooled = self.image.run(pixels)?.pooled.ok_or_else(|| TensorError::Value("this tower gives no vector of an image".into()))?;
+        let pooled = self.image.run(pixels)?.pooled.ok_or_else(|| TensorError::Value("this tower does not produce an image embedding".into()))?;
         self.projected(&pooled, self.image_head.as_ref())
     }
 

@@ -80,7 +80,7 @@ impl Steps {
         let square = on("default_to_square", kind.square)?;
         let size = keys.size("size", square)?.unwrap_or(kind.size);
         let number = keys.whole("resample")?;
-        let filter = number.map_or(Some(kind.resample), Resample::of).ok_or_else(|| keys.refuse("resample", "known are 0 to 5"))?;
+        let filter = number.map_or(Some(kind.resample), Resample::of).ok_or_else(|| keys.refuse("resample", "supported: 0 to 5"))?;
         let crop = match keys.size("crop_size", true)? {
             Some(ImageSize::Exact(size)) => Some(size),
             Some(ImageSize::Shortest(_)) => return Err(keys.refuse("crop_size", "a crop has `height` and `width`")),
@@ -195,7 +195,7 @@ impl ProcessorKeys {
             },
             number => edge(number).map(|n| if square { ImageSize::Exact([n, n]) } else { ImageSize::Shortest(n) }),
         };
-        let forms = format!("known are `height` and `width`, `shortest_edge`, and a number, each from 1 to {MAX_EDGE}");
+        let forms = format!("supported: `height` and `width`, `shortest_edge`, and a number, each from 1 to {MAX_EDGE}");
         found.map(Some).ok_or_else(|| self.refuse(key, forms))
     }
 
@@ -206,11 +206,11 @@ impl ProcessorKeys {
         if let Some((key, Some(name))) = named.into_iter().find(|(_, name)| name.is_some()) {
             let is = |k: &&ProcessorKind| name.as_str().and_then(|n| n.strip_prefix(k.name)).is_some_and(|end| ENDS.contains(&end));
             let found = KINDS.iter().find(is);
-            return found.ok_or_else(|| self.refuse(key, format!("known are {}", known())));
+            return found.ok_or_else(|| self.refuse(key, format!("supported: {}", known())));
         }
         let config = read(&folder.join("config.json"))?;
         let model = config.as_ref().and_then(|c| c["model_type"].as_str()).unwrap_or_default();
-        let message = || format!("known are {}, and the kind of `model_type` {model:?} is not", known());
+        let message = || format!("supported: {}, and the kind of `model_type` {model:?} is not", known());
         KINDS.iter().find(|k| k.model_types.contains(&model)).ok_or_else(|| self.refuse("image_processor_type", message()))
     }
 

@@ -415,12 +415,12 @@ impl Tensor {
         let wrong = |text: String| Err(TensorError::shape("expert_matmul", at, text));
         let shapes = || format!("{} with experts {} of weights {}", self.shape(), ids.shape(), weights.shape());
         let (&[t, per], &[_, n, k]) = (ids.dims(), weights.dims()) else {
-            return wrong(format!("{}: want experts [T,k] and weights [E,N,K]", shapes()));
+            return wrong(format!("{}: expected experts [T,k] and weights [E,N,K]", shapes()));
         };
         match *self.dims() {
             [rows, inner] if rows == t && inner == k => {}
             [rows, each, inner] if rows == t && each == per && inner == k => {}
-            _ => return wrong(format!("{}: want rows [{t},{k}] or [{t},{per},{k}]", shapes())),
+            _ => return wrong(format!("{}: expected rows [{t},{k}] or [{t},{per},{k}]", shapes())),
         }
         if !ids.dtype().is_int() {
             return Err(TensorError::dtype("expert_matmul", at, format!("the experts are {}, not integers", ids.dtype())));
@@ -439,7 +439,7 @@ impl Tensor {
         let mut inputs: Inputs = smallvec::smallvec![x, w, ids.cast(DType::I32)?];
         if let Some(bias) = bias {
             if bias.dims() != [weights.dims()[0], n] {
-                return wrong(format!("{} and biases {}: want [{},{n}]", shapes(), bias.shape(), weights.dims()[0]));
+                return wrong(format!("{} and biases {}: expected [{},{n}]", shapes(), bias.shape(), weights.dims()[0]));
             }
             inputs.push(bias.cast(dtype.compute())?);
         }
@@ -447,7 +447,7 @@ impl Tensor {
         let shape = Shape::new(sizes, "expert_matmul", at)?;
         if let Some(factors) = factors {
             if factors.dims() != ids.dims() {
-                return wrong(format!("{} and factors {}: want {}", shapes(), factors.shape(), ids.shape()));
+                return wrong(format!("{} and factors {}: expected {}", shapes(), factors.shape(), ids.shape()));
             }
             inputs.push(factors.cast(dtype.compute())?);
         }

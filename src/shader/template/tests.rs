@@ -155,7 +155,7 @@ fn mistakes_are_named_with_file_and_line() {
     check_error("#if N\n#else\n#else\n#endif\n", "a.wgsl:3: #else in the #if of line 1");
     check_error("#if N\n#endfor\n", "a.wgsl:2: #endfor in the #if of line 1");
     check_error("#for I in 0..1\n#endif\n", "a.wgsl:2: #endif in the #for of line 1");
-    check_error("#for I of 0..1\n#endfor\n", "a.wgsl:1: #for wants NAME in A..B");
+    check_error("#for I of 0..1\n#endfor\n", "a.wgsl:1: #for expects NAME in A..B");
     check_error("#for I in 0..1000000\n#endfor\n", "a.wgsl:1: 0..1000000 are too many turns");
     check_error("\n${MISSING}\n", "a.wgsl:2: MISSING has no value");
     check_error("${N\n", "a.wgsl:1: ${ without }");
@@ -166,11 +166,11 @@ fn mistakes_are_named_with_file_and_line() {
     check_error("#if N / 0\n#endif\n", "a.wgsl:1: `N / 0`: 2 / 0 has no value");
     check_error("x\n#unroll\n", "a.wgsl:2: no line follows #unroll");
     check_error("#unroll\n#if N\n#endif\n", "a.wgsl:2: no line follows #unroll");
-    check_error("#unroll\nwhile (true) {}\n", "a.wgsl:1: #unroll wants a line with `for (var i = 0u; i < COUNT; i++) {` after it");
+    check_error("#unroll\nwhile (true) {}\n", "a.wgsl:1: #unroll expects a line with `for (var i = 0u; i < COUNT; i++) {` after it");
     check_error("#unroll\nfor (var i = 0u; i < M; i++) { }\n", "a.wgsl:2: M has no value");
-    check_error("#include fetch.wgsl\n", "a.wgsl:1: #include wants a file in double quotes");
+    check_error("#include fetch.wgsl\n", "a.wgsl:1: #include expects a file in double quotes");
     check_error("#include \"none.wgsl\"\n", "a.wgsl:1: there is no file none.wgsl to include");
-    check_error("#include \"fetch.wgsl\" NAME\n", "a.wgsl:1: `NAME`: #include wants NAME = value after its file");
+    check_error("#include \"fetch.wgsl\" NAME\n", "a.wgsl:1: `NAME`: #include expects NAME = value after its file");
     check_error("#include \"circle.wgsl\"\n", "circle.wgsl:1: circle.wgsl includes itself");
     check_error("#include \"wrong.wgsl\"\n", "wrong.wgsl:2: MISSING has no value");
     check_error("let n = p.columns;\n", "a.wgsl:1: the parameters have no field `columns`; they are rows, eps");

@@ -48,7 +48,7 @@ fn a_bad_expert_is_an_error_of_the_evaluation() {
             assert!(e.contains("expert_matmul"), "{e}");
         }
         let e = x.expert_matmul(&w, &Tensor::from_vec(vec![0, 1], &[2], &device).unwrap()).unwrap_err().to_string();
-        assert!(e.contains("want experts [T,k]"), "{e}");
+        assert!(e.contains("expected experts [T,k]"), "{e}");
     }
 }
 

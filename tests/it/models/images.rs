@@ -165,9 +165,9 @@ fn unknown_settings_are_refused_by_name() {
         (r#""auto_map": {"AutoImageProcessor": "code.Processor"}"#, "`auto_map` is"),
         (r#""do_pad": true"#, "`do_pad` is true; padding"),
         (r#""data_format": "channels_last""#, "`data_format` is \"channels_last\""),
-        (r#""resample": 6"#, "`resample` is 6; known are 0 to 5"),
+        (r#""resample": 6"#, "`resample` is 6; supported: 0 to 5"),
         (r#""resample": "bicubic""#, "`resample` is \"bicubic\""),
-        (r#""size": {"longest_edge": 5}"#, "`size` is {\"longest_edge\":5}; known are"),
+        (r#""size": {"longest_edge": 5}"#, "`size` is {\"longest_edge\":5}; supported:"),
         (r#""size": {"shortest_edge": 5, "longest_edge": 9}"#, "`size` is"),
         (r#""size": {"height": 5, "width": 0}"#, "`size` is"),
         (r#""size": -3"#, "`size` is -3"),
@@ -183,10 +183,10 @@ fn unknown_settings_are_refused_by_name() {
     }
     check(
         r#"{"image_processor_type": "Siglip2ImageProcessor"}"#,
-        "`image_processor_type` is \"Siglip2ImageProcessor\"; known are ViTImageProcessor, ",
+        "`image_processor_type` is \"Siglip2ImageProcessor\"; supported: ViTImageProcessor, ",
     );
     check(r#"{"feature_extractor_type": "DeiTFeatureExtractor"}"#, "`feature_extractor_type` is \"DeiTFeatureExtractor\"");
-    check(r#"{"size": 8}"#, "`image_processor_type` is missing; known are");
+    check(r#"{"size": 8}"#, "`image_processor_type` is missing; supported:");
     check("[]", "not a JSON object");
     check("{", "EOF while parsing");
     assert!(matches!(processor("missing", &[]), Err(TensorError::Io { path, .. }) if path.ends_with("preprocessor_config.json")));

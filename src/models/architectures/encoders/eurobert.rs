@@ -15,7 +15,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
         None | Some("late") => ReadOutOf::MeanOfLogits,
         Some("mean") => ReadOutOf::Mean,
         Some("bos") => ReadOutOf::First,
-        Some(_) => return Err(s.refuse(NONE, "classifier_pooling", "known are late, mean and bos")),
+        Some(_) => return Err(s.refuse(NONE, "classifier_pooling", "supported: late, mean and bos")),
     };
     e.read_out = match common::task(s)? {
         Task::States => None,

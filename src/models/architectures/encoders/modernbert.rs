@@ -60,7 +60,7 @@ fn read_out(s: &Settings<'_>, norm: NormSpec) -> TensorResult<Option<ReadOut>> {
     let of = match s.text(NONE, "classifier_pooling")? {
         None | Some("cls") => ReadOutOf::First,
         Some("mean") => ReadOutOf::Mean,
-        Some(_) => return Err(s.refuse(NONE, "classifier_pooling", "known are cls and mean")),
+        Some(_) => return Err(s.refuse(NONE, "classifier_pooling", "supported: cls and mean")),
     };
     Ok(match common::task(s)? {
         Task::States => None,

@@ -28,7 +28,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Seq2SeqArchitecture> {
 fn tokens(s: &Settings<'_>, usual_end: u32) -> TensorResult<(u32, Vec<u32>)> {
     let id = |key: &str, v: f64| match v >= 0.0 && v.fract() == 0.0 && v < f64::from(u32::MAX) {
         true => Ok(v as u32),
-        false => Err(s.refuse(NONE, key, "want the number of a token")),
+        false => Err(s.refuse(NONE, key, "expected the number of a token")),
     };
     let (key, end) = ("decoder_start_token_id", "eos_token_id");
     let start = s.number(NONE, key)?.map_or(Ok(0), |v| id(key, v))?;

@@ -37,7 +37,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Seq2SeqSpec> {
         return Err(s.refuse(
             NONE,
             "relative_attention_max_distance",
-            &format!("with {buckets} buckets it has to be more than {}", buckets / 2),
+            &format!("with {buckets} buckets it must be more than {}", buckets / 2),
         ));
     }
     let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(true);

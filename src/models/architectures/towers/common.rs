@@ -53,7 +53,7 @@ impl TowerKeys<'_, '_> {
         let values = self.settings.numbers(&key)?.unwrap_or_default();
         match values[..] {
             [h, w] if h >= 1.0 && w >= 1.0 && h.fract() == 0.0 && w.fract() == 0.0 && h.max(w) < 65_536.0 => Ok([h as usize, w as usize]),
-            _ => Err(self.settings.refuse(NONE, &key, "want a size, or height and width")),
+            _ => Err(self.settings.refuse(NONE, &key, "expected a size, or height and width")),
         }
     }
 
@@ -116,7 +116,7 @@ pub(super) fn class<'s>(s: &Settings<'s>, known: &[&str]) -> TensorResult<Option
     match names[..] {
         [] => Ok(None),
         [name] if known.contains(&name) => Ok(Some(name)),
-        _ => Err(s.refuse(NONE, "architectures", &format!("known are {}", known.join(", ")))),
+        _ => Err(s.refuse(NONE, "architectures", &format!("supported: {}", known.join(", ")))),
     }
 }
 
