@@ -144,7 +144,7 @@ impl Problem {
             Problem::DebugSetting => ["debug-setting", "a setting for debugging is in force", "unset it"],
             Problem::Recording => [
                 "recording",
-                "a recording of memory goes on",
+                "a memory recording is still running",
                 "drop the MemoryProfile or LeakDetector: every request for memory is recorded",
             ],
         }
@@ -415,7 +415,7 @@ impl Look {
             return None;
         }
         let evidence =
-            format!("{cut:.0} of {:.0} evaluations go on from a value that was read{}", self.evaluations(), line(self.activity.cut_at));
+            format!("{cut:.0} of {:.0} evaluations continue from a value that was read{}", self.evaluations(), line(self.activity.cut_at));
         Look::find(Problem::ChainsCut, evidence)
     }
 

@@ -9,9 +9,9 @@ use std::fmt;
 /// Tensors of more elements are shortened.
 const THRESHOLD: usize = 1000;
 /// Entries shown at each end of a shortened dimension.
-const EDGE: usize = 3;
+const EDGE_ENTRIES: usize = 3;
 /// Columns of a line.
-const WIDTH: usize = 80;
+const LINE_WIDTH: usize = 80;
 
 impl fmt::Display for Tensor {
     /// The values, then shape, dtype and device where they are not the usual ones. Evaluates; a failure is printed in place of the values.
@@ -36,8 +36,8 @@ fn render(t: &Tensor) -> TensorResult<String> {
     let mut shown = t.clone();
     for d in 0..t.rank() {
         let size = t.dims()[d];
-        if short && size > 2 * EDGE {
-            let (a, b) = (shown.narrow(d as isize, 0, EDGE)?, shown.narrow(d as isize, size - EDGE, EDGE)?);
+        if short && size > 2 * EDGE_ENTRIES {
+            let (a, b) = (shown.narrow(d as isize, 0, EDGE_ENTRIES)?, shown.narrow(d as isize, size - EDGE_ENTRIES, EDGE_ENTRIES)?);
             shown = Tensor::cat(&[&a, &b], d as isize)?;
         }
     }
@@ -74,11 +74,11 @@ fn render(t: &Tensor) -> TensorResult<String> {
 
 fn nest(out: &mut String, dims: &[usize], short: bool, words: &mut dyn Iterator<Item = String>, indent: usize, width: usize) {
     let size = dims[0];
-    let cut = short && size > 2 * EDGE;
-    let count = if cut { 2 * EDGE } else { size };
+    let cut = short && size > 2 * EDGE_ENTRIES;
+    let count = if cut { 2 * EDGE_ENTRIES } else { size };
     out.push('[');
     let last = dims.len() == 1;
-    let per_line = (WIDTH.saturating_sub(indent) / (width + 2)).max(1);
+    let per_line = (LINE_WIDTH.saturating_sub(indent) / (width + 2)).max(1);
     let mut column = 0;
     for i in 0..count {
         if i > 0 {
@@ -93,7 +93,7 @@ fn nest(out: &mut String, dims: &[usize], short: bool, words: &mut dyn Iterator<
                 column = 0;
             }
         }
-        if cut && i == EDGE {
+        if cut && i == EDGE_ENTRIES {
             out.push_str("...,");
             match last {
                 true => out.push(' '),

@@ -99,7 +99,7 @@ registry! {
     events {
         "a device was opened" INFO "device" false "device.opened" device_opened(device: &str);
         "no hardware GPU was found: `auto` means the CPU" INFO "device" false "device.fallback" device_fallback(reason: &str);
-        "a device was lost or is full: work goes on on another one" WARN "device" false "device.left" device_left(from: &str, to: &str, reason: &str);
+        "a device was lost or is full: work continues on another one" WARN "device" false "device.left" device_left(from: &str, to: &str, reason: &str);
         "the device is lost" ERROR "device" true "device.lost" device_lost(device: &str, reason: &str);
         "the driver refused a command" ERROR "device" true "device.refused" device_refused(device: &str, message: &str);
         "the program waited for all submitted work" TRACE "device" false "device.synchronized" device_synchronized();
@@ -143,7 +143,7 @@ registry! {
         "bytes are downloaded" TRACE "transfer" true "download" downloaded(bytes: usize);
         "bytes were read where host and device share memory" TRACE "transfer" true "download.in_place" read_in_place(bytes: usize);
         "commands were submitted" TRACE "queue" true "queue.submitted" submitted();
-        "a run waits for the read that follows it" TRACE "queue" true "queue.held" run_held();
+        "a run waits for the read that follows it" TRACE "queue" true "queue.held" run_deferred();
         "the host waited for the device" TRACE "queue" true "queue.waited" waited(seconds: f64);
         "an index in the data is out of range" ERROR "eval" true "index.bad" bad_index(op: &str, index: i64);
         "runs are timed from now on" DEBUG "profile" false "timing.started" timing_started();

@@ -196,8 +196,8 @@ fn rows(gpu: &Gpu) -> TensorResult<()> {
         gpu.same("sum of two", gpu.tensor(&[9001], 10, dtype)?.add(&gpu.tensor(&[9001], 11, dtype)?)?, &sum, tolerance)?;
         // Read across, so that a tile turns it.
         let v = noise(64 * 80, 12);
-        let turned: Vec<f64> = (0..64 * 80).map(|i| v[i % 64 * 80 + i / 64] as f64 + 1.0).collect();
-        gpu.same("a transpose and one", gpu.tensor(&[64, 80], 12, dtype)?.t()?.add(1.0)?, &turned, tolerance)?;
+        let transposed: Vec<f64> = (0..64 * 80).map(|i| v[i % 64 * 80 + i / 64] as f64 + 1.0).collect();
+        gpu.same("a transpose and one", gpu.tensor(&[64, 80], 12, dtype)?.t()?.add(1.0)?, &transposed, tolerance)?;
     }
     let index: Vec<i32> = (0..50).map(|i| i * 7 % 11).collect();
     let values = noise(50 * 12, 13);
@@ -336,7 +336,10 @@ fn absurd_tables_are_refused_by_name() {
     refused(|t| t.attention.split_bytes = 0, "attention.split_bytes is 0");
     // The kernel's sizes are products of these numbers.
     refused(|t| t.attention.elements[0].subgroups = 1 << 31, "attention.elements[0].subgroups is 2147483648; expected 1 to 32");
-    refused(|t| t.attention.elements_queries[1] = ElementTile::new(4, 0, 64), "attention.elements_queries[1].fragments is 0; expected 1 to 16");
+    refused(
+        |t| t.attention.elements_queries[1] = ElementTile::new(4, 0, 64),
+        "attention.elements_queries[1].fragments is 0; expected 1 to 16",
+    );
     let columns = "attention.elements_keys[1].columns is 268435456; expected a multiple of 8 up to 1024";
     refused(|t| t.attention.elements_keys[1] = ElementTile::new(4, 1, 1 << 28), columns);
     refused(|t| t.attention.elements_keys[0] = ElementTile::new(4, 1, 36), "columns is 36");

@@ -189,7 +189,7 @@ fn crossover_json(c: &FallbackModel) -> Value {
 /// Environment variables with invalid values, and how to fix them.
 pub fn wrong_settings() -> Vec<(String, &'static str)> {
     let mut wrong = Vec::new();
-    let total = || limits::host_room().map_or(1, |r| r.total);
+    let total = || limits::host_memory_info().map_or(1, |r| r.total);
     for name in ["TL_MEM_LIMIT", "TL_CACHE_LIMIT"] {
         if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, Some(total()))) {
             wrong.push((format!("{name}: {e}"), "unset it, or set an amount such as 2G or 75%"));
@@ -211,7 +211,7 @@ pub fn wrong_settings() -> Vec<(String, &'static str)> {
         wrong.push((e.to_string(), "unset it: work is paced by the strategy `standard`"));
     }
     if let Some(v) = std::env::var("TL_FALLBACK").ok().filter(|v| v != "error" && v != "next") {
-        wrong.push((format!("TL_FALLBACK is {v:?}; expected error or next"), "unset it: work goes on with the next device"));
+        wrong.push((format!("TL_FALLBACK is {v:?}; expected error or next"), "unset it: work continues on the next device"));
     }
     if let Some(Err(e)) = std::env::var("TL_LOG").ok().map(|v| crate::log::Filter::parse(&v)) {
         wrong.push((format!("TL_LOG: {e}"), "unset it, or write a level such as debug, or debug,memory=trace"));

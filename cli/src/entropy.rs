@@ -12,7 +12,7 @@ use tensorlogic::ops::byte_entropy::{MAX_WINDOW, PatchRule};
 use tensorlogic::{Device, Tensor};
 
 /// Positions that are computed together.
-const PIECE: usize = 8 << 20;
+const CHUNK_POSITIONS: usize = 8 << 20;
 /// Positions of a cell of the plot, before cells are joined.
 const CELL: usize = 256;
 /// The threshold where no rule is given.
@@ -101,10 +101,10 @@ impl EntropyArgs {
             if interrupt::requested() {
                 return Err(Failure::Interrupted);
             }
-            let wanted = at + PIECE + self.window - start;
+            let wanted = at + CHUNK_POSITIONS + self.window - start;
             let more = wanted.saturating_sub(held.len());
             let read = file.by_ref().take(more as u64).read_to_end(&mut held).map_err(failed)?;
-            let end = if read < more { start + held.len() } else { at + PIECE };
+            let end = if read < more { start + held.len() } else { at + CHUNK_POSITIONS };
             if at == end {
                 return Ok(found);
             }

@@ -125,7 +125,7 @@ fn show_lacks(l: &Lacks) -> Result<(), Failure> {
     }
     if l.refusal.is_none() && l.settings.is_empty() && l.tensors.is_empty() {
         output::result(&format!(
-            "  nothing in the file differs from {}; a description of the architecture has to say what it computes",
+            "  nothing in the file differs from {}; a description of the architecture must say what it computes",
             l.nearest
         ))?;
     }

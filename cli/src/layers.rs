@@ -55,7 +55,7 @@ impl RankGroup {
         let (stages, model) = if size > 1 {
             together(&self.ranks, Ok(()))?;
             check_device(&model.device, &self.args, &self.ranks, weights.device())?;
-            check_room(&self.ranks, weights, dtype, &open)?;
+            check_memory(&self.ranks, weights, dtype, &open)?;
             LayerStages::lead(Ok(weights), dtype, &self.ranks).map_err(unreadable)?
         } else {
             let stages = LayerStages::of(weights, model.devices().count()).map_err(unreadable)?;
@@ -97,13 +97,13 @@ pub fn run(
 }
 
 /// Whether every rank has room for its part, before any loads it.
-fn check_room(
+fn check_memory(
     ranks: &Ranks,
     weights: &Weights,
     dtype: Option<DType>,
     open: impl Fn(&Device) -> Result<Weights, Failure>,
 ) -> Result<(), Failure> {
-    let room = || Ok(LayerStages::of(weights, ranks.size())?.check_room(ranks.rank(), open(weights.device())?, dtype)?);
+    let room = || Ok(LayerStages::of(weights, ranks.size())?.check_memory(ranks.rank(), open(weights.device())?, dtype)?);
     together(ranks, room())
 }
 
@@ -111,6 +111,6 @@ fn follow(team: &RankGroup, model: &ModelArgs, open: impl Fn(&Device) -> Result<
     let opened = team.device(model).and_then(|device| open(&device));
     let weights = together(&team.ranks, opened)?;
     check_device(&model.device, &team.args, &team.ranks, weights.device())?;
-    check_room(&team.ranks, &weights, model.dtype()?, open)?;
+    check_memory(&team.ranks, &weights, model.dtype()?, open)?;
     Ok(stages::follow(Ok(&weights), &team.ranks)?)
 }

@@ -436,7 +436,7 @@ mod tests {
                 assert_eq!(model.unread_bytes(), of_experts / 4 * 3, "{} in {dtype}", shape.name);
                 assert_eq!(of_experts > 0, shape.experts.is_some());
             }
-            assert!(random_model(&small, DType::Q4_K.into()).is_err(), "{}: rows of 64 are no blocks of 256", shape.name);
+            assert!(random_model(&small, DType::Q4_K.into()).is_err(), "{}: rows of 64 do not fill blocks of 256", shape.name);
         }
     }
 

@@ -229,7 +229,7 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
                 report.clear();
                 device = crate::model::go_on(&device, e)?;
                 t = moved(t, &corpus, folder, &device, ranks)?;
-                report.note(&format!("training goes on from step {}", t.progress.step));
+                report.note(&format!("training continues from step {}", t.progress.step));
             }
             end => break end?,
         }

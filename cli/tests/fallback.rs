@@ -107,7 +107,7 @@ fn training_leaves_a_full_device() {
     let limit = ("TL_TEST_GPU_MEM_LIMIT", (700 << 10).to_string());
     let Some((code, out, err)) = on_a_gpu(&args, limit.clone(), None) else { return };
     assert_eq!((code, notes(&err)), (Some(0), 1), "{out} {err}");
-    assert!(out.contains("saved 6") && err.contains("out of memory (") && err.contains("training goes on from step 0"), "{out} {err}");
+    assert!(out.contains("saved 6") && err.contains("out of memory (") && err.contains("training continues from step 0"), "{out} {err}");
     let other = folder.join("other");
     args[3] = other.to_str().unwrap();
     let Some((code, _, err)) = on_a_gpu(&args, limit, Some("error")) else { return };
@@ -140,7 +140,7 @@ fn training_goes_on_from_its_newest_checkpoint() {
         args.extend(settings.split(' '));
         let Some((code, out, err)) = tl(&args, lost_after, None) else { return };
         assert_eq!((code, notes(&err)), (Some(0), 1), "{name}: {out} {err}");
-        assert!(out.contains("saved 24") && err.contains(&format!("training goes on {from}")), "{name}: {out} {err}");
+        assert!(out.contains("saved 24") && err.contains(&format!("training continues {from}")), "{name}: {out} {err}");
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -40,8 +40,8 @@ impl Limits {
     /// [`TensorError::Config`] for an amount that cannot be parsed.
     ///
     /// ```
-    /// use tensorlogic::backends::limits::{Limits, host_room};
-    /// let limits = Limits::from_environment(host_room())?;
+    /// use tensorlogic::backends::limits::{Limits, host_memory_info};
+    /// let limits = Limits::from_environment(host_memory_info())?;
     /// if std::env::var_os("TL_MEM_LIMIT").is_none() {
     ///     assert_eq!(limits.in_use, None); // the limit follows the free memory
     /// }
@@ -97,7 +97,7 @@ pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
 }
 
 /// The host's memory: the minimum of what the system and, in a container, the control group allow.
-pub fn host_room() -> Option<MemoryInfo> {
+pub fn host_memory_info() -> Option<MemoryInfo> {
     #[cfg(target_os = "linux")]
     {
         let text = std::fs::read_to_string("/proc/meminfo").ok()?;

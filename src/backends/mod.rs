@@ -239,16 +239,16 @@ impl PendingRead {
 
 /// How runs of a plan with one output follow each other.
 #[derive(Clone, Copy)]
-pub struct Chain<'a> {
+pub struct RepeatedRuns<'a> {
     /// The input that is the output of the run before.
     pub fed: usize,
     /// What is added to each run-time number from run to run.
     pub growth: &'a [f64],
 }
 
-impl Chain<'_> {
+impl RepeatedRuns<'_> {
     /// Inputs and numbers of the run behind the one that wrote `out`.
-    pub fn go_on<B: Clone>(&self, inputs: &mut [B], out: &B, params: &mut [f64]) {
+    pub fn advance<B: Clone>(&self, inputs: &mut [B], out: &B, params: &mut [f64]) {
         inputs[self.fed] = out.clone();
         params.iter_mut().zip(self.growth).for_each(|(p, g)| *p += g);
     }
@@ -313,11 +313,18 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// Those of [`Backend::run`].
-    fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
+    fn run_repeated(
+        &self,
+        plan: &Arc<Plan>,
+        inputs: &[Buffer],
+        outputs: &[Buffer],
+        params: &[f64],
+        repeated: RepeatedRuns<'_>,
+    ) -> TensorResult<()> {
         let (mut inputs, mut params) = (inputs.to_vec(), params.to_vec());
         for out in outputs {
             self.run(plan, &inputs, std::slice::from_ref(out), &params)?;
-            chain.go_on(&mut inputs, out, &mut params);
+            repeated.advance(&mut inputs, out, &mut params);
         }
         Ok(())
     }

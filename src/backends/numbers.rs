@@ -1,6 +1,6 @@
 //! The numbers that a plan's kernels read at run time, one block for each step and run, and where a plan's submits end.
 
-use super::Chain;
+use super::RepeatedRuns;
 use super::codegen::{StepShader, UniformWord, param_bits};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Step, Work};
@@ -76,12 +76,12 @@ impl PlanNumbers {
     ///
     /// # Errors
     /// `TensorError::Internal` where there are fewer parameters than the plan names.
-    pub fn update(&mut self, runs: usize, params: &[f64], chain: Option<Chain<'_>>) -> TensorResult<Option<&[u32]>> {
+    pub fn update(&mut self, runs: usize, params: &[f64], repeated: Option<RepeatedRuns<'_>>) -> TensorResult<Option<&[u32]>> {
         // Known is only what stands there for the first run.
         self.written &= runs == 1;
         for run in 0..runs {
             let param = |n: u16| {
-                let grown = chain.and_then(|c| c.growth.get(n as usize)).map_or(0.0, |g| run as f64 * g);
+                let grown = repeated.and_then(|c| c.growth.get(n as usize)).map_or(0.0, |g| run as f64 * g);
                 params
                     .get(n as usize)
                     .map(|p| p + grown)

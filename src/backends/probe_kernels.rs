@@ -8,7 +8,7 @@ use crate::shader::{Template, subgroup_barrier};
 
 /// Threads of a subgroup, and the edge of matrices, that kernels are written for.
 const SUBGROUP: usize = 32;
-const EDGE: usize = 8;
+const MATRIX_EDGE: usize = 8;
 
 /// Runs a WGSL kernel of this name, of one workgroup, over these bytes; gives what it wrote, so many numbers, or the compiler's message where it refuses
 /// the kernel.
@@ -35,7 +35,8 @@ pub(super) fn sound(run: Run<'_>) -> TensorResult<()> {
     // Whole numbers: every order of sums gives the same.
     let x: Vec<f32> = (0..2 * VALUES).map(|n| (n * 29 % 23) as f32 - 11.0).collect();
     let (a, b) = x.split_at(VALUES);
-    let product = |n: usize| (0..EDGE).map(|k| a[n / EDGE * EDGE + k] * b[k * EDGE + n % EDGE]).sum::<f32>();
+    let product =
+        |n: usize| (0..MATRIX_EDGE).map(|k| a[n / MATRIX_EDGE * MATRIX_EDGE + k] * b[k * MATRIX_EDGE + n % MATRIX_EDGE]).sum::<f32>();
     let want = [a.iter().map(|v| 2.0 * v + 1.0).collect(), vec![a.iter().sum(); VALUES], (0..VALUES).map(product).collect::<Vec<f32>>()];
     let got = run("probe of sums and products", include_str!("probe_sound.wgsl"), bytemuck::cast_slice(&x), SOUND.len() * VALUES)?;
     let got = got.map_err(|why| TensorError::UnsupportedDevice(format!("Metal's compiler refuses a plain kernel: {why}")))?;
@@ -60,13 +61,13 @@ fn lacks_subgroups(run: Run<'_>) -> TensorResult<Option<String>> {
 /// # Errors
 /// Those of `run`.
 fn lacks_matrices(run: Run<'_>) -> TensorResult<Option<String>> {
-    let x: Vec<f32> = (0..2 * EDGE * EDGE).map(|n| ((n * 29 % 17) as f32 - 8.0) / 8.0).collect();
+    let x: Vec<f32> = (0..2 * MATRIX_EDGE * MATRIX_EDGE).map(|n| ((n * 29 % 17) as f32 - 8.0) / 8.0).collect();
     let halves: Vec<half::f16> = x.iter().map(|v| half::f16::from_f32(*v)).collect();
-    let got = run("probe of matrices", include_str!("probe_matrix.wgsl"), bytemuck::cast_slice(&halves), EDGE * EDGE)?;
+    let got = run("probe of matrices", include_str!("probe_matrix.wgsl"), bytemuck::cast_slice(&halves), MATRIX_EDGE * MATRIX_EDGE)?;
     // Loads and stores go down columns: in rows, the second matrix comes first.
-    let (a, b) = x.split_at(EDGE * EDGE);
-    let sum = |row: usize, column: usize| (0..EDGE).map(|k| b[row * EDGE + k] * a[k * EDGE + column]).sum::<f32>();
-    let want: Vec<f32> = (0..EDGE * EDGE).map(|n| sum(n / EDGE, n % EDGE)).collect();
+    let (a, b) = x.split_at(MATRIX_EDGE * MATRIX_EDGE);
+    let sum = |row: usize, column: usize| (0..MATRIX_EDGE).map(|k| b[row * MATRIX_EDGE + k] * a[k * MATRIX_EDGE + column]).sum::<f32>();
+    let want: Vec<f32> = (0..MATRIX_EDGE * MATRIX_EDGE).map(|n| sum(n / MATRIX_EDGE, n % MATRIX_EDGE)).collect();
     Ok(wrong(got, &want))
 }
 
@@ -93,17 +94,17 @@ fn lacks_bodies(run: Run<'_>, matrices: bool) -> TensorResult<Option<String>> {
         return Ok(Some("the GPU multiplies no matrices as they expect".into()));
     }
     // Whole numbers, whose products f16 holds.
-    let x: Vec<f32> = (0..2 * EDGE * EDGE).map(|n| (n * 29 % 7) as f32 - 3.0).collect();
+    let x: Vec<f32> = (0..2 * MATRIX_EDGE * MATRIX_EDGE).map(|n| (n * 29 % 7) as f32 - 3.0).collect();
     let halves: Vec<half::f16> = x.iter().map(|v| half::f16::from_f32(*v)).collect();
     let mut values = MatrixElements::simdgroup().values();
     values.extend(subgroup_barrier(SubgroupSync::Barrier));
-    values.push(("EDGE", (EDGE as u32).into()));
+    values.push(("EDGE", (MATRIX_EDGE as u32).into()));
     let source = PROBE_BODIES.source(&values);
-    let got = run("probe of bodies in Metal's language", &source, bytemuck::cast_slice(&halves), 3 * EDGE * EDGE)?;
-    let (a, b) = x.split_at(EDGE * EDGE);
+    let got = run("probe of bodies in Metal's language", &source, bytemuck::cast_slice(&halves), 3 * MATRIX_EDGE * MATRIX_EDGE)?;
+    let (a, b) = x.split_at(MATRIX_EDGE * MATRIX_EDGE);
     let product = |a: &[f32]| -> Vec<f32> {
-        let sum = |row: usize, column: usize| (0..EDGE).map(|k| a[row * EDGE + k] * b[k * EDGE + column]).sum();
-        (0..EDGE * EDGE).map(|n| sum(n / EDGE, n % EDGE)).collect()
+        let sum = |row: usize, column: usize| (0..MATRIX_EDGE).map(|k| a[row * MATRIX_EDGE + k] * b[k * MATRIX_EDGE + column]).sum();
+        (0..MATRIX_EDGE * MATRIX_EDGE).map(|n| sum(n / MATRIX_EDGE, n % MATRIX_EDGE)).collect()
     };
     let c = product(a);
     let want = [c.clone(), c.iter().map(|v| 2.0 * v).collect(), product(&c)].concat();

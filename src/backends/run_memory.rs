@@ -1,6 +1,6 @@
 //! Which memory the buffers of a plan have in its runs.
 
-use super::Chain;
+use super::RepeatedRuns;
 use super::pool::{AllocId, Allocation, Pool, PoolControl};
 use crate::plan::{Buf, Plan};
 
@@ -9,16 +9,16 @@ pub(super) struct RunMemory<'b, B> {
     pub inputs: &'b [&'b B],
     pub outputs: &'b [&'b B],
     pub leased: &'b [B],
-    pub chain: Option<Chain<'b>>,
+    pub repeated: Option<RepeatedRuns<'b>>,
 }
 
 impl<'b, B> RunMemory<'b, B> {
     /// The memory of a buffer in a run, that of all of the slot for a window. In a chain each run but the first reads what the one before wrote.
     pub fn find(&self, run: usize, buf: Buf) -> Option<&'b B> {
         match buf {
-            Buf::Input(n) if run > 0 && self.chain.is_some_and(|c| c.fed == n as usize) => self.outputs.get(run - 1).copied(),
+            Buf::Input(n) if run > 0 && self.repeated.is_some_and(|c| c.fed == n as usize) => self.outputs.get(run - 1).copied(),
             Buf::Input(n) => self.inputs.get(n as usize).copied(),
-            Buf::Output(_) if self.chain.is_some() => self.outputs.get(run).copied(),
+            Buf::Output(_) if self.repeated.is_some() => self.outputs.get(run).copied(),
             Buf::Output(n) => self.outputs.get(n as usize).copied(),
             Buf::Slot(slot) | Buf::Window { slot, .. } => self.leased.get(slot as usize),
             Buf::Iota => None,

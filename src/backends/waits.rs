@@ -14,14 +14,14 @@ thread_local! {
 #[derive(Default)]
 pub(super) struct Waits([AtomicU64; 2]);
 
-/// A wait of the host that goes on.
-pub(super) struct Waiting<'w> {
+/// A wait of the host, until it is dropped.
+pub(super) struct WaitGuard<'w> {
     waits: &'w Waits,
     start: Option<Instant>,
     _span: Span,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let Some(start) = self.start else { return };
         WAITING.set(false);
@@ -34,9 +34,9 @@ impl Drop for Waiting<'_> {
 
 impl Waits {
     /// Counts what follows as a wait, until the result is dropped. A wait inside of another counts with that one.
-    pub fn begin(&self) -> Waiting<'_> {
+    pub fn begin(&self) -> WaitGuard<'_> {
         let outer = WAITING.replace(true);
-        Waiting { waits: self, start: (!outer).then(Instant::now), _span: span(SpanKind::Wait) }
+        WaitGuard { waits: self, start: (!outer).then(Instant::now), _span: span(SpanKind::Wait) }
     }
 
     /// How often and how long the host waited.

@@ -92,7 +92,8 @@ fn narrowed(values: &Values, count: usize, device: &Device) -> TensorResult<Opti
         return Ok(None);
     }
     let fits = |&v: &i64| {
-        i32::try_from(v).map_err(|_| TensorError::Value(format!("i64 value {v} does not fit i32, and {} does not support i64", device.name())))
+        i32::try_from(v)
+            .map_err(|_| TensorError::Value(format!("i64 value {v} does not fit i32, and {} does not support i64", device.name())))
     };
     v[..count].iter().map(fits).collect::<TensorResult<Vec<i32>>>().map(|v| Some(Values::I32(v)))
 }

@@ -87,7 +87,7 @@ impl Device {
     /// ```
     /// use tensorlogic::{Device, TensorError};
     /// let lost = TensorError::DeviceLost("unplugged".into());
-    /// assert!(Device::cpu().fallback(&lost).is_none(), "there is nothing behind the CPU");
+    /// assert!(Device::cpu().fallback(&lost).is_none(), "the CPU has no fallback");
     /// if let Ok(gpu) = Device::open("gpu,cpu") {
     ///     assert!(gpu.is_cpu() || gpu.fallback(&lost) == Some(Device::cpu()));
     /// }

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn launchers_are_told_apart() {
-        assert_eq!(launch(&[("SLURM_NTASKS", "4"), ("PATH", "/bin")]), None, "a batch script is no launcher");
+        assert_eq!(launch(&[("SLURM_NTASKS", "4"), ("PATH", "/bin")]), None, "a batch script is not a launcher");
         let open_mpi = launch(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "1")]).unwrap();
         assert_eq!((open_mpi.family, open_mpi.size), (Family::OpenMpi, Some(4)));
         assert!(open_mpi.libraries().iter().all(|l| l.contains("40")), "{:?}", open_mpi.libraries());

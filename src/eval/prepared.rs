@@ -23,7 +23,7 @@ pub(crate) struct PreparedStep {
 /// Where a plan's input comes from.
 enum Bound {
     /// The same in every run, as weights are.
-    Kept(Buffer),
+    Fixed(Buffer),
     /// The tensor that is given in this place.
     Given(usize),
 }
@@ -50,7 +50,7 @@ impl PreparedStep {
         if compiled.plan.outputs.len() != usize::from(result.is_some()) {
             return Err(TensorError::Internal(format!("a step copies what it should write in place:\n{}", compiled.plan)));
         }
-        let place = |b: Buffer| given.iter().position(|g| g.same(&b)).map_or(Bound::Kept(b), Bound::Given);
+        let place = |b: Buffer| given.iter().position(|g| g.same(&b)).map_or(Bound::Fixed(b), Bound::Given);
         let bound = bound.into_iter().map(place).collect();
         Ok(PreparedStep { compiled, params, bound, result })
     }
@@ -67,7 +67,7 @@ impl PreparedStep {
             .bound
             .iter()
             .map(|b| match b {
-                Bound::Kept(b) => Ok(b.clone()),
+                Bound::Fixed(b) => Ok(b.clone()),
                 Bound::Given(n) => stored(given[*n]).cloned(),
             })
             .collect::<TensorResult<_>>()?;

@@ -3,7 +3,7 @@
 use super::evaluator::{base, plan_of};
 use super::run::{eval_all, eval_for};
 use crate::backends::PendingRead;
-use crate::backends::limits::host_room;
+use crate::backends::limits::host_memory_info;
 use crate::cpu_fallback::Purpose;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
@@ -18,7 +18,7 @@ const CHECKED_READ_BYTES: usize = 256 << 20;
 fn host_memory<T: Clone>(len: usize, value: T) -> TensorResult<Vec<T>> {
     let asked = len.saturating_mul(size_of::<T>());
     // Systems may promise memory that they do not have.
-    let possible = || host_room().is_none_or(|r| asked <= r.total) && Vec::<T>::new().try_reserve_exact(len).is_ok();
+    let possible = || host_memory_info().is_none_or(|r| asked <= r.total) && Vec::<T>::new().try_reserve_exact(len).is_ok();
     if asked >= CHECKED_READ_BYTES && !possible() {
         let help = "read the tensor in parts (narrow), or a smaller one";
         return Err(TensorError::OutOfMemory { device: "the host".into(), asked, in_use: 0, limit: None, help });

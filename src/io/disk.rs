@@ -15,7 +15,7 @@ pub fn write_error(path: &Path, error: io::Error, held: u64) -> TensorError {
 pub(super) fn explained(error: TensorError, held: u64) -> TensorError {
     match error {
         TensorError::Io { path, message } if TensorError::FULL.contains(&message.as_str()) => {
-            let left = room(&path).map_or(String::new(), |bytes| format!(" ({} left)", human_bytes(bytes + held)));
+            let left = free_space(&path).map_or(String::new(), |bytes| format!(" ({} left)", human_bytes(bytes + held)));
             let message = format!("{message}{left}: it was not written; what was there before is untouched");
             TensorError::Io { path, message }
         }
@@ -24,7 +24,7 @@ pub(super) fn explained(error: TensorError, held: u64) -> TensorError {
 }
 
 /// Bytes that this user can still write at `path`; `None` if the system does not report it.
-pub fn room(path: &Path) -> Option<u64> {
+pub fn free_space(path: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
         use std::os::unix::ffi::OsStrExt;

@@ -141,7 +141,7 @@ impl Gguf {
         };
 
         // Asked again now that less is left, so that reserving for both counts stays within a multiple of the file's size.
-        at.room(tensor_count as u64, "tensors", MIN_TENSOR)?;
+        at.checked_count(tensor_count as u64, "tensors", MIN_TENSOR)?;
         let mut tensors = Vec::with_capacity(tensor_count);
         for _ in 0..tensor_count {
             tensors.push(at.tensor(alignment)?);
@@ -432,10 +432,10 @@ impl<'a> Cursor<'a> {
     /// A count of entries that take at least `min` bytes each.
     fn count(&mut self, what: &str, min: u64) -> TensorResult<usize> {
         let count = self.u64(what)?;
-        self.room(count, what, min)
+        self.checked_count(count, what, min)
     }
 
-    fn room(&self, count: u64, what: &str, min: u64) -> TensorResult<usize> {
+    fn checked_count(&self, count: u64, what: &str, min: u64) -> TensorResult<usize> {
         let most = (self.left() / min).min(u64::from(u32::MAX));
         if count > most {
             return Err(bad(format!("{count} {what}, but the file is large enough for at most {most}")));

@@ -93,12 +93,12 @@ fn fused_pair(device: &Device, options: &Options, bound: Option<f64>) -> TensorR
 
 /// Sixteen inputs of a small network one by one, or as a batch.
 fn batch(device: &Device, options: &Options) -> TensorResult<Floor> {
-    const ROWS: usize = 16;
+    const INPUTS: usize = 16;
     const WIDTHS: [usize; 3] = [256, 1024, 256];
     let dtype = device.default_float();
     let [w1, w2] = [random(&WIDTHS[..2], dtype, 1, device)?, random(&WIDTHS[1..], dtype, 2, device)?];
-    let x = (0..2).map(|v| random(&[ROWS, WIDTHS[0]], dtype, 10 + v, device)).collect::<TensorResult<Vec<_>>>()?;
-    let rows = x.iter().map(|x| (0..ROWS).map(|i| single(x, i)).collect()).collect::<TensorResult<Vec<Vec<Tensor>>>>()?;
+    let x = (0..2).map(|v| random(&[INPUTS, WIDTHS[0]], dtype, 10 + v, device)).collect::<TensorResult<Vec<_>>>()?;
+    let rows = x.iter().map(|x| (0..INPUTS).map(|i| single(x, i)).collect()).collect::<TensorResult<Vec<Vec<Tensor>>>>()?;
     let answer = |x: &Tensor| x.matmul(&w1)?.relu()?.matmul(&w2);
     let hidden = x.iter().map(|x| x.narrow(0, 0, 1)?.matmul(&w1)?.relu()).collect::<TensorResult<Vec<_>>>()?;
     let expect = hidden.iter().map(|h| first_of_product(h, &w2)).collect::<TensorResult<Vec<_>>>()?;
@@ -111,7 +111,7 @@ fn batch(device: &Device, options: &Options) -> TensorResult<Floor> {
         Ok(answer(&rows[v][0])?.into())
     }));
     let fast = work(Box::new(|v| Ok(answer(&x[v])?.into())));
-    let what = format!("{ROWS} inputs of an MLP: gain of a batch");
+    let what = format!("{INPUTS} inputs of an MLP: gain of a batch");
     Gain { name: "batch", what, slow, fast, wall: true, bound: Some(2.0) }.measure(device, options)
 }
 

@@ -10,7 +10,7 @@ const RIGHT: f64 = 230.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 60.0;
 /// Operations per byte at the left edge; what computes nothing stands there.
-const EDGE: f64 = 1.0 / 64.0;
+const MIN_INTENSITY: f64 = 1.0 / 64.0;
 const COLORS: [&str; 8] = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf"];
 
 fn escape(s: &str) -> String {
@@ -21,7 +21,7 @@ fn escape(s: &str) -> String {
 /// bandwidth has there.
 fn point(r: &Record) -> Option<(f64, f64)> {
     let bandwidth = r.gigabytes()?;
-    let intensity = (r.operations as f64 / r.bytes as f64).max(EDGE);
+    let intensity = (r.operations as f64 / r.bytes as f64).max(MIN_INTENSITY);
     Some((intensity, bandwidth * intensity))
 }
 
@@ -29,10 +29,10 @@ fn point(r: &Record) -> Option<(f64, f64)> {
 pub fn svg(records: &[Record], bandwidth: f64, compute: f64) -> String {
     let points: Vec<(&Record, (f64, f64))> = records.iter().filter_map(|r| Some((r, point(r)?))).collect();
     let xs = points.iter().map(|p| p.1.0).chain([compute / bandwidth * 2.0]);
-    let (x0, x1) = (EDGE, 2f64.powf(xs.fold(1.0, f64::max).log2().ceil()));
+    let (x0, x1) = (MIN_INTENSITY, 2f64.powf(xs.fold(1.0, f64::max).log2().ceil()));
     let ys = points.iter().map(|p| p.1.1);
     let y1 = 10f64.powf(ys.clone().chain([compute]).fold(1e-9, f64::max).log10().ceil());
-    let y0 = 10f64.powf(ys.chain([bandwidth * EDGE]).filter(|y| *y > 0.0).fold(y1, f64::min).log10().floor());
+    let y0 = 10f64.powf(ys.chain([bandwidth * MIN_INTENSITY]).filter(|y| *y > 0.0).fold(y1, f64::min).log10().floor());
     let x = |v: f64| LEFT + (v / x0).ln() / (x1 / x0).ln() * (WIDTH - LEFT - RIGHT);
     let y = |v: f64| HEIGHT - BOTTOM - (v.max(y0) / y0).ln() / (y1 / y0).ln() * (HEIGHT - TOP - BOTTOM);
     let mut s = format!(

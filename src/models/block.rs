@@ -31,7 +31,7 @@ pub(crate) fn run<B: Block>(
     for (i, block) in (first..).zip(blocks) {
         pass.keep(&x);
         x = if pass.checkpoints() {
-            checkpointed(&Arc::new(Kept { i, block: block.clone(), context: context.clone() }), &x)?
+            checkpointed(&Arc::new(CheckpointedBlock { i, block: block.clone(), context: context.clone() }), &x)?
         } else {
             block.run(i, &x, context, cache)?
         };
@@ -40,13 +40,13 @@ pub(crate) fn run<B: Block>(
 }
 
 /// A block with everything that it is computed again from.
-struct Kept<B: Block> {
+struct CheckpointedBlock<B: Block> {
     i: usize,
     block: B,
     context: B::Context,
 }
 
-impl<B: Block> Module for Kept<B> {
+impl<B: Block> Module for CheckpointedBlock<B> {
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         self.block.run(self.i, x, &self.context, &mut KvCache::none())
     }

@@ -81,7 +81,7 @@ impl MemoryPlan {
             if let Some(logits) = logits {
                 let mut sampler = Sampler::default();
                 let steps = work.context - work.prompt;
-                session.generate(logits, &mut sampler)?.take(steps.min(STEPS)).try_for_each(|token| token.map(drop))?;
+                session.generate(logits, &mut sampler)?.take(steps.min(DRY_RUN_STEPS)).try_for_each(|token| token.map(drop))?;
             }
         } else {
             let mut cache = KvCache::batch(&model.shape(), work.sequences, work.context, &dry)?;
@@ -93,7 +93,7 @@ impl MemoryPlan {
             next.eval()?;
             prompt_peak = peak(&dry);
             dry.reset_peak_memory();
-            for _ in 0..STEPS.min(work.context - work.prompt) {
+            for _ in 0..DRY_RUN_STEPS.min(work.context - work.prompt) {
                 next = choose(model.hidden(&next, &mut cache)?)?;
                 next.eval()?;
             }
@@ -114,4 +114,4 @@ impl MemoryPlan {
 /// Uploads go in chunks of 16 MiB, of which the fifth is written while four are on their way.
 const MAX_STAGING: usize = 5 * (16 << 20);
 /// Decode steps of a dry run: as many as it takes until several go in one submit.
-const STEPS: usize = 24;
+const DRY_RUN_STEPS: usize = 24;

@@ -90,10 +90,10 @@ impl LayerStages {
     /// use tensorlogic::models::{LayerStages, Weights};
     /// let open = || Weights::open("models/tiny/tiny.gguf", &Device::cpu());
     /// let stages = LayerStages::of(&open()?, 2)?;
-    /// stages.check_room(0, open()?, None)?;
+    /// stages.check_memory(0, open()?, None)?;
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
-    pub fn check_room(&self, part: usize, weights: Weights, dtype: Option<DType>) -> TensorResult<()> {
+    pub fn check_memory(&self, part: usize, weights: Weights, dtype: Option<DType>) -> TensorResult<()> {
         let (device, memory) = (weights.device().clone(), weights.device().buffer_pool_stats());
         let Some(limit) = memory.limit else { return Ok(()) };
         let free = limit.saturating_sub(memory.in_use - memory.mapped);

@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn orders_that_are_no_bits_are_none() {
-        let turned = places(8, 8, |l, e| [e, (l + e) % 8]);
-        assert_eq!(MatrixElements::find(8, &turned, 8), None);
+        let transposed = places(8, 8, |l, e| [e, (l + e) % 8]);
+        assert_eq!(MatrixElements::find(8, &transposed, 8), None);
         // A lane that holds an element twice.
         let twice = places(8, 8, |l, e| [e / 2 * 2, l]);
         assert_eq!(MatrixElements::find(8, &twice, 8), None);

@@ -35,7 +35,7 @@ pub struct ChatTemplate {
 /// A template is a few KiB; anything larger is not one.
 const MAX_SOURCE: usize = 256 << 10;
 /// The step limit of a render: for an empty conversation, and per byte of the conversation.
-const STEPS: (usize, usize) = (500_000, 4);
+const RENDER_STEPS: (usize, usize) = (500_000, 4);
 const BYTES: (usize, usize) = (8 << 20, 64);
 const OUTPUT: (usize, usize) = (1 << 20, 4);
 
@@ -189,7 +189,7 @@ impl ChatTemplate {
         let size: usize = variables.iter().map(|(k, v)| k.len() + size_of_json(v)).sum();
         let limit = |(base, each): (usize, usize)| size.saturating_mul(each).saturating_add(base);
         let output = OUTPUT.0.max(size.saturating_mul(OUTPUT.1));
-        let limits = RenderLimits { steps: limit(STEPS), bytes: limit(BYTES), output };
+        let limits = RenderLimits { steps: limit(RENDER_STEPS), bytes: limit(BYTES), output };
         render(&self.body, variables, &limits).map_err(|message| TensorError::format("chat template", message))
     }
 }

@@ -307,7 +307,7 @@ impl Tokenizer {
     /// ```
     pub fn encode_up_to(&self, text: &str, max: usize) -> TensorResult<(Vec<u32>, bool)> {
         let ids = self.encode_with(text, false, true)?;
-        let room = room(max, self.prefix.len() + self.suffix.len())?;
+        let room = text_tokens_left(max, self.prefix.len() + self.suffix.len())?;
         let kept = &ids[..ids.len().min(room)];
         Ok(([&self.prefix, kept, &self.suffix].concat(), kept.len() == ids.len()))
     }
@@ -331,12 +331,12 @@ impl Tokenizer {
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
     pub fn encode_pair(&self, first: &str, second: &str, max: Option<usize>) -> TensorResult<(Vec<u32>, Vec<u8>, bool)> {
-        let unknown = || TensorError::Unsupported("the tokenizer's file does not say how two texts become one input".into());
+        let unknown = || TensorError::Unsupported("the tokenizer's file does not define how a pair of texts is joined".into());
         let pieces = self.pair.as_ref().ok_or_else(unknown)?;
         let [mut a, mut b] = [self.encode_with(first, false, true)?, self.encode_with(second, false, true)?];
         let whole = (a.len(), b.len());
         if let Some(max) = max {
-            let room = room(max, pieces.iter().filter(|p| matches!(p, PairPiece::Token(..))).count())?;
+            let room = text_tokens_left(max, pieces.iter().filter(|p| matches!(p, PairPiece::Token(..))).count())?;
             // As the `tokenizers` crate does: the longer one is cut first, then both to a half each.
             let (short, long) = (whole.0.min(whole.1), whole.0.max(whole.1));
             let long = if short > room { short } else { long.min(short.max(room - short)) };
@@ -624,7 +624,7 @@ pub(crate) fn letter_of_byte(byte: u8) -> char {
 }
 
 /// Tokens of text that fit in addition to `special` ones.
-fn room(max: usize, special: usize) -> TensorResult<usize> {
+fn text_tokens_left(max: usize, special: usize) -> TensorResult<usize> {
     let none = || TensorError::Value(format!("{max} tokens have no room for text next to {special} special ones"));
     max.checked_sub(special).filter(|&n| n > 0).ok_or_else(none)
 }

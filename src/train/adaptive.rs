@@ -21,7 +21,7 @@ struct Growth {
 
 impl Growth {
     /// How many times as long as at first the longest wait is.
-    const LONGEST: u32 = 8;
+    const MAX_GROWTH: u32 = 8;
 
     const fn new(after: u32) -> Growth {
         Growth { after, wait: after, good: 0, failures: 0 }
@@ -38,7 +38,7 @@ impl Growth {
     }
     fn failed(&mut self) {
         self.failures += 1;
-        (self.good, self.wait) = (0, self.wait.saturating_mul(2).min(self.after.saturating_mul(Growth::LONGEST)));
+        (self.good, self.wait) = (0, self.wait.saturating_mul(2).min(self.after.saturating_mul(Growth::MAX_GROWTH)));
     }
 }
 

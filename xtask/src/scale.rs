@@ -38,7 +38,7 @@ struct Run {
 }
 
 /// Steps of a simulation.
-const STEPS: usize = 64;
+const SIMULATED_STEPS: usize = 64;
 /// The part of a lane that is its backward pass.
 const BACKWARD: f64 = 2.0 / 3.0;
 
@@ -75,7 +75,7 @@ impl Run {
         let lanes = self.lanes / ranks;
         let own = self.lane * turns * lanes as f64;
         let mut total = 0.0;
-        for _ in 0..STEPS {
+        for _ in 0..SIMULATED_STEPS {
             // When each rank has each bucket of its sum, in the order of time.
             let mut events = BinaryHeap::with_capacity(ranks * self.buckets);
             for _ in 0..ranks {
@@ -98,7 +98,7 @@ impl Run {
             }
             total += free + copy * self.bytes + self.update * turns;
         }
-        total / STEPS as f64
+        total / SIMULATED_STEPS as f64
     }
 
     /// Seconds that a bucket takes from all ranks to all.

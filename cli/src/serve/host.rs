@@ -407,7 +407,7 @@ impl Models {
         if let Some(host) = self.find(n) {
             return Ok(host);
         }
-        self.make_room(self.entries[n].bytes)?;
+        self.unload_for(self.entries[n].bytes)?;
         let host = Arc::new(self.entries[n].load(&self.args, self.template.as_deref(), self.global)?);
         self.loads.fetch_add(1, Relaxed);
         let now = Instant::now();
@@ -417,8 +417,8 @@ impl Models {
         Ok(host)
     }
 
-    /// Lets models go that nobody uses, the one first that was not used for the longest time, until there is room for so many bytes.
-    fn make_room(&self, bytes: u64) -> Result<(), Failure> {
+    /// Unloads idle models, least recently used first, until so many bytes fit.
+    fn unload_for(&self, bytes: u64) -> Result<(), Failure> {
         let start = Instant::now();
         loop {
             let mut loaded = lock(&self.loaded);

@@ -172,7 +172,7 @@ fn wrong_requests_are_refused_by_name() {
         ("/v1/completions", json!({ "prompt": [1, -1] }), 400, "prompt[1]", "expected a token"),
         ("/v1/completions", json!({ "prompt": "a", "suffix": "b" }), 400, "suffix", "not supported"),
         ("/v1/completions", json!({ "prompt": "a", "best_of": 2 }), 400, "best_of", "only 1"),
-        ("/v1/responses", json!({ "input": "a", "previous_response_id": "resp_1" }), 400, "previous_response_id", "keeps nothing"),
+        ("/v1/responses", json!({ "input": "a", "previous_response_id": "resp_1" }), 400, "previous_response_id", "stores nothing"),
         ("/v1/responses", json!({ "input": [] }), 400, "input", "at least one"),
         ("/v1/responses", json!({ "input": "a", "seed": 7 }), 400, "seed", "does not support it"),
         ("/v1/responses", json!({ "input": "a", "guided_regex": "a" }), 400, "guided_regex", "does not support it"),

@@ -142,7 +142,7 @@ mod x86 {
     use core::arch::x86_64::*;
 
     /// How many elements ahead memory is prefetched: loops with much work per element would otherwise wait for it.
-    const AHEAD: usize = 2048;
+    const PREFETCH_ELEMENTS: usize = 2048;
 
     #[repr(align(64))]
     struct RegisterTile([f32; TILE]);
@@ -264,7 +264,9 @@ mod x86 {
                     TileInstr::Save => unsafe { put::<N, MASKED, false>(x, at, lanes) },
                     // SAFETY: the caller's promise; such places are aligned.
                     TileInstr::Stream => unsafe { put::<N, MASKED, true>(x, at, lanes) },
-                    TileInstr::Fetch => (0..N).for_each(|i| _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16 * i + AHEAD).cast())),
+                    TileInstr::Fetch => {
+                        (0..N).for_each(|i| _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16 * i + PREFETCH_ELEMENTS).cast()))
+                    }
                     TileInstr::Square => each!(|i| mul(x[i], x[i])),
                     TileInstr::Neg => each!(|i| _mm512_xor_ps(x[i], number(-0.0))),
                     TileInstr::Abs => each!(|i| _mm512_abs_ps(x[i])),

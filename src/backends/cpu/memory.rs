@@ -1,7 +1,7 @@
 //! Host memory: aligned blocks, and the buffers that tensors hold.
 
 use crate::backends::Bytes;
-use crate::backends::limits::host_room;
+use crate::backends::limits::host_memory_info;
 use crate::backends::pool::{self, AllocId, Allocation, SizeClass};
 use crate::error::{At, TensorResult};
 use std::alloc::{Layout, alloc, dealloc};
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 /// Alignment of small blocks: a cache line, and the widest vector.
 const LINE: usize = 64;
 /// From this size on, blocks are aligned to huge pages and ask for them.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
 /// An aligned block of owned memory.
 pub(crate) struct HostBlock {
@@ -28,14 +28,14 @@ unsafe impl Sync for HostBlock {}
 impl HostBlock {
     /// A block of at least `bytes`, with arbitrary content.
     pub(crate) fn new(bytes: usize) -> Option<HostBlock> {
-        let align = if bytes >= 2 * HUGE { HUGE } else { LINE };
+        let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { LINE };
         let layout = Layout::from_size_align(bytes.max(LINE), align).ok()?;
         // SAFETY: the size is not zero.
         let ptr = NonNull::new(unsafe { alloc(layout) })?;
         #[cfg(target_os = "linux")]
-        if align == HUGE {
+        if align == HUGE_PAGE {
             // SAFETY: the range was just allocated and starts on a page; the call is a hint and its failure harmless.
-            unsafe { libc::madvise(ptr.as_ptr().cast(), layout.size() / HUGE * HUGE, libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(ptr.as_ptr().cast(), layout.size() / HUGE_PAGE * HUGE_PAGE, libc::MADV_HUGEPAGE) };
         }
         Some(HostBlock { ptr, layout })
     }
@@ -79,7 +79,7 @@ pub(crate) type HostPool = pool::Pool<HostBlock>;
 impl HostPool {
     /// A pool bounded by what the system has.
     pub(crate) fn of_host() -> Arc<HostPool> {
-        Arc::new(HostPool::new("cpu".into(), host_room, class))
+        Arc::new(HostPool::new("cpu".into(), host_memory_info, class))
     }
 
     /// The pool of the device `cpu`, which also holds what lies in host memory for GPUs.

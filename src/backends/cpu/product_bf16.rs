@@ -15,11 +15,11 @@ use half::bf16;
 use std::ops::Range;
 
 /// Rows and columns of a tile: 16 of the 32 registers hold its sums.
-const EDGE: usize = 8;
+const TILE_EDGE: usize = 8;
 /// Numbers along k that one instruction takes.
 const STEP: usize = 4;
 /// Numbers of one step of a packed tile.
-const TILE_STEP: usize = EDGE * STEP;
+const TILE_STEP: usize = TILE_EDGE * STEP;
 /// Columns that a thread packs together.
 const PANEL_COLUMNS: usize = 128;
 /// Steps of k that are added in registers before sums go to memory: so much of a tile's rows stays in the L1 cache, of a panel in L2.
@@ -46,22 +46,22 @@ pub unsafe fn product(task: &dyn Task, s: &Sizes, out: Option<*mut f32>) {
     let (thread, threads) = (task.thread(), task.threads());
     let (a, b) = (Bf16Side::of(task, 0, s.m, s.k), Bf16Side::of(task, 1, s.n, s.k));
     let results = Results::of(task, s, out);
-    let (tiles, steps) = (s.m.div_ceil(EDGE), s.k.div_ceil(STEP));
+    let (tiles, steps) = (s.m.div_ceil(TILE_EDGE), s.k.div_ceil(STEP));
     let tile = steps * TILE_STEP;
     // The rows are packed by all threads, for all.
     let rows = task.shared(s.batch * tiles * tile * size_of::<u16>()).cast::<u16>();
     for t in share(s.batch * tiles, 1, thread, threads) {
-        let first = t % tiles * EDGE;
+        let first = t % tiles * TILE_EDGE;
         // SAFETY: there is room for all tiles, and each is packed by one thread.
-        unsafe { a.pack(t / tiles, first..s.m.min(first + EDGE), std::slice::from_raw_parts_mut(rows.add(t * tile), tile)) };
+        unsafe { a.pack(t / tiles, first..s.m.min(first + TILE_EDGE), std::slice::from_raw_parts_mut(rows.add(t * tile), tile)) };
     }
     task.barrier();
     let panels = s.n.div_ceil(PANEL_COLUMNS);
     let [least, most] = SLAB_ROWS.map(|rows| s.m.div_ceil(rows));
     let slabs = (BLOCKS_PER_THREAD * threads).div_ceil(s.batch * panels).clamp(least, most);
-    let height = s.m.div_ceil(slabs).next_multiple_of(EDGE);
+    let height = s.m.div_ceil(slabs).next_multiple_of(TILE_EDGE);
     let slabs = s.m.div_ceil(height);
-    let panel: &mut [u16] = bytemuck::cast_slice_mut(values::<f32>(task, PANEL_COLUMNS.min(s.n).div_ceil(EDGE) * tile / 2));
+    let panel: &mut [u16] = bytemuck::cast_slice_mut(values::<f32>(task, PANEL_COLUMNS.min(s.n).div_ceil(TILE_EDGE) * tile / 2));
     let sums: &mut [f32] = values(task, height * PANEL_COLUMNS);
     let mut packed = usize::MAX;
     for item in share(s.batch * panels * slabs, 1, thread, threads) {
@@ -74,8 +74,8 @@ pub unsafe fn product(task: &dyn Task, s: &Sizes, out: Option<*mut f32>) {
                 packed = item / slabs;
                 b.pack(batch, n0..n0 + n, panel);
             }
-            let rows = rows.add((batch * tiles + m0 / EDGE) * tile);
-            multiply([m, n].map(|n| n.div_ceil(EDGE)), steps, rows, panel.as_ptr(), sums.as_mut_ptr());
+            let rows = rows.add((batch * tiles + m0 / TILE_EDGE) * tile);
+            multiply([m, n].map(|n| n.div_ceil(TILE_EDGE)), steps, rows, panel.as_ptr(), sums.as_mut_ptr());
             results.put((batch * s.m + m0) * s.n + n0, m, n, sums);
         }
     }
@@ -142,14 +142,14 @@ impl<'a> Bf16Side<'a> {
     /// The rows are the operand's, which lies within its buffer; `out` has room for whole tiles.
     unsafe fn pack(&self, batch: usize, rows: Range<usize>, out: &mut [u16]) {
         let tiles = out.chunks_exact_mut(self.k.div_ceil(STEP) * TILE_STEP);
-        for (tile, first) in tiles.zip(rows.clone().step_by(EDGE)) {
-            let count = EDGE.min(rows.end - first);
+        for (tile, first) in tiles.zip(rows.clone().step_by(TILE_EDGE)) {
+            let count = TILE_EDGE.min(rows.end - first);
             let at = self.place.map(|(ptr, [b, row, col])| (ptr.wrapping_offset(batch as isize * b + first as isize * row), row, col));
             // SAFETY: the caller's promise.
             unsafe {
                 match at {
                     Some((at, row, 1)) => tile_of_rows(at, row, count, self.k, tile),
-                    Some((at, 1, col)) if count == EDGE => tile_of_columns(at, col, self.k, tile),
+                    Some((at, 1, col)) if count == TILE_EDGE => tile_of_columns(at, col, self.k, tile),
                     _ => self.gather(batch, first, count, tile),
                 }
             }
@@ -161,7 +161,7 @@ impl<'a> Bf16Side<'a> {
     /// # Safety
     /// See `pack`.
     unsafe fn gather(&self, batch: usize, first: usize, count: usize, tile: &mut [u16]) {
-        let mut staged = [[0u16; STAGED]; EDGE];
+        let mut staged = [[0u16; STAGED]; TILE_EDGE];
         let mut wide = [0f32; STAGED];
         for (part, k0) in tile.chunks_mut(STAGED / STEP * TILE_STEP).zip((0..self.k).step_by(STAGED)) {
             let some = STAGED.min(self.k - k0);
@@ -208,7 +208,7 @@ unsafe fn tile_of_rows(at: *const u16, row: isize, count: usize, k: usize, tile:
     }
 }
 
-/// Packs a tile of `EDGE` rows that lie side by side, `col` apart from one number along k to the next.
+/// Packs a tile of `TILE_EDGE` rows that lie side by side, `col` apart from one number along k to the next.
 ///
 /// # Safety
 /// The rows lie there.
@@ -244,7 +244,7 @@ unsafe fn multiply([rows, columns]: [usize; 2], steps: usize, a: *const u16, b: 
         for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
             // SAFETY: the caller's promise.
             unsafe {
-                let sums = sums.add(r * EDGE * PANEL_COLUMNS + c * EDGE);
+                let sums = sums.add(r * TILE_EDGE * PANEL_COLUMNS + c * TILE_EDGE);
                 tile(PART_STEPS.min(steps - from), a.add(at(r)), b.add(at(c)), sums, from > 0);
             }
         }
@@ -269,7 +269,7 @@ fn bfmmla(mut sums: float32x4_t, a: uint16x8_t, b: uint16x8_t) -> float32x4_t {
 /// See `multiply`.
 #[target_feature(enable = "neon,bf16")]
 unsafe fn tile(steps: usize, mut a: *const u16, mut b: *const u16, sums: *mut f32, add: bool) {
-    const PAIRS: usize = EDGE / 2;
+    const PAIRS: usize = TILE_EDGE / 2;
     let mut acc = [[vdupq_n_f32(0.0); PAIRS]; PAIRS];
     // SAFETY: the caller's promise.
     unsafe {

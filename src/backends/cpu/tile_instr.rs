@@ -11,7 +11,7 @@ pub(super) enum TileInstr {
     Save,
     /// Like `Save`, past the caches.
     Stream,
-    /// Asks for what lies `AHEAD` elements behind the operand.
+    /// Asks for what lies `PREFETCH_ELEMENTS` elements behind the operand.
     Fetch,
     Square,
     Neg,

@@ -3,7 +3,7 @@
 use super::path::{Path, current};
 
 /// Edge of the tiles that are moved through registers.
-const EDGE: usize = 8;
+const TILE_EDGE: usize = 8;
 
 /// `to[c * to_row + r] = from[r * from_row + c]` for `rows` rows of `cols` elements of 1, 2, 4 or 8 bytes each.
 ///
@@ -26,30 +26,30 @@ pub unsafe fn transpose(size: usize, from: *const u8, from_row: isize, to: *mut 
 unsafe fn tiles<T: Copy>(from: *const T, from_row: isize, to: *mut T, to_row: isize, rows: usize, cols: usize) {
     let vectors = size_of::<T>() == 4 && current() != Path::Plain;
     // Tiles of 16 by 16, so that lines of both matrices are used up while they are in the cache, also where they share its sets.
-    let starts = |n: usize| (0..n).step_by(2 * EDGE);
+    let starts = |n: usize| (0..n).step_by(2 * TILE_EDGE);
     for (c0, r0) in starts(cols).flat_map(|c| starts(rows).map(move |r| (c, r))) {
         #[cfg(target_arch = "x86_64")]
-        if size_of::<T>() == 4 && current() == Path::Avx512 && rows - r0 >= 2 * EDGE && cols - c0 >= 2 * EDGE {
+        if size_of::<T>() == 4 && current() == Path::Avx512 && rows - r0 >= 2 * TILE_EDGE && cols - c0 >= 2 * TILE_EDGE {
             let a = from.wrapping_offset(r0 as isize * from_row + c0 as isize);
             let b = to.wrapping_offset(c0 as isize * to_row + r0 as isize);
             // SAFETY: the tile lies within both matrices, and the processor has the instructions.
             unsafe { tile_avx512(a.cast(), from_row, b.cast(), to_row) };
             continue;
         }
-        for r0 in (r0..rows.min(r0 + 2 * EDGE)).step_by(EDGE) {
-            for c1 in (c0..cols.min(c0 + 2 * EDGE)).step_by(EDGE) {
-                let (h, w) = (EDGE.min(rows - r0), EDGE.min(cols - c1));
+        for r0 in (r0..rows.min(r0 + 2 * TILE_EDGE)).step_by(TILE_EDGE) {
+            for c1 in (c0..cols.min(c0 + 2 * TILE_EDGE)).step_by(TILE_EDGE) {
+                let (h, w) = (TILE_EDGE.min(rows - r0), TILE_EDGE.min(cols - c1));
                 let a = from.wrapping_offset(r0 as isize * from_row + c1 as isize);
                 let b = to.wrapping_offset(c1 as isize * to_row + r0 as isize);
                 // SAFETY: the tile lies within both matrices; the vector form is used for whole tiles where the processor has it.
                 unsafe {
                     #[cfg(target_arch = "x86_64")]
-                    if vectors && h == EDGE && w == EDGE {
+                    if vectors && h == TILE_EDGE && w == TILE_EDGE {
                         tile_avx2(a.cast(), from_row, b.cast(), to_row);
                         continue;
                     }
                     #[cfg(target_arch = "aarch64")]
-                    if vectors && h == EDGE && w == EDGE {
+                    if vectors && h == TILE_EDGE && w == TILE_EDGE {
                         for (r, c) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
                             tile_neon(a.cast::<f32>().offset(r * from_row + c), from_row, b.cast::<f32>().offset(c * to_row + r), to_row);
                         }

@@ -74,9 +74,9 @@ pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<O
     fn slope(x: &mut [Self], p: &[Self], shift: Self, factor: Self);
 }
 
-/// Asks for the lines that lie `ahead` elements behind `x`.
+/// Prefetches the lines that lie `ahead` elements behind `x`.
 #[inline(always)]
-fn soon(x: &[f32; LANES], ahead: usize) {
+fn prefetch(x: &[f32; LANES], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..LANES / 16 {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -202,8 +202,8 @@ fn softmax_rows_body<const F: bool>(y: &mut [f32], x: &[f32], cols: usize, ahead
         let shift = tree(most, larger);
         let mut acc = [0f32; LANES];
         for (x, y) in cx.iter().zip(&mut *cy) {
-            soon(x, ahead);
-            soon(y, ahead);
+            prefetch(x, ahead);
+            prefetch(y, ahead);
             for i in 0..LANES {
                 let e = math::exp_below::<F>(x[i] - shift);
                 y[i] = e;
@@ -257,8 +257,8 @@ fn normalized<const F: bool, const W: bool, const B: bool>(
         let ((cx, rx), (cy, ry)) = (x.as_chunks::<LANES>(), y.as_chunks_mut::<LANES>());
         let ((cw, rw), (cb, rb)) = (w.as_chunks::<LANES>(), b.as_chunks::<LANES>());
         for (((x, y), w), b) in cx.iter().zip(cy).zip(cw).zip(cb) {
-            soon(x, ahead);
-            soon(y, ahead);
+            prefetch(x, ahead);
+            prefetch(y, ahead);
             for i in 0..LANES {
                 y[i] = one(x[i], w[i], b[i]);
             }

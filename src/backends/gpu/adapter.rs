@@ -114,7 +114,7 @@ pub fn adapters() -> Vec<AdapterDescription> {
                     DeviceType::Other => "other",
                 },
                 driver: format!("{} {}", i.driver, i.driver_info).trim().to_string(),
-                memory: room_of(a),
+                memory: total_memory(a),
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
                 address: i.device_pci_bus_id.clone(),
@@ -126,7 +126,7 @@ pub fn adapters() -> Vec<AdapterDescription> {
 }
 
 /// The memory that the adapter can use, as an open device reports it.
-fn room_of(a: &wgpu::Adapter) -> Option<u64> {
+fn total_memory(a: &wgpu::Adapter) -> Option<u64> {
     let m = memory(a);
     (m.room)().map(|r| r.total as u64).or(m.total)
 }
@@ -189,7 +189,7 @@ fn memory(a: &wgpu::Adapter) -> ReportedMemory {
     let total = ask(a).map(|m| m.0);
     if is_software(&a.get_info()) {
         // Its memory is the host's, and the driver's own budget knows nothing of other programs.
-        return ReportedMemory { total, room: Box::new(crate::backends::limits::host_room) };
+        return ReportedMemory { total, room: Box::new(crate::backends::limits::host_memory_info) };
     }
     let a = a.clone();
     let room = move || {
@@ -201,7 +201,7 @@ fn memory(a: &wgpu::Adapter) -> ReportedMemory {
 /// Memory is unified: the host's.
 #[cfg(target_vendor = "apple")]
 fn memory(_: &wgpu::Adapter) -> ReportedMemory {
-    ReportedMemory { total: None, room: Box::new(crate::backends::limits::host_room) }
+    ReportedMemory { total: None, room: Box::new(crate::backends::limits::host_memory_info) }
 }
 #[cfg(target_arch = "wasm32")]
 fn memory(_: &wgpu::Adapter) -> ReportedMemory {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"TLPIPES1";
 /// The driver's compiled kernels, and which shaders they are of.
-pub(super) struct Kept {
+pub(super) struct CompiledCache {
     /// What pipelines are made with.
     pub raw: wgpu::PipelineCache,
     pub file: PathBuf,
@@ -23,9 +23,9 @@ pub(super) struct Kept {
     budget: SaveBudget,
 }
 
-impl Kept {
+impl CompiledCache {
     /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged or another adapter's counts as empty.
-    pub fn open(driver: &Driver, folder: Option<&Path>, adapter: &str) -> Option<Kept> {
+    pub fn open(driver: &Driver, folder: Option<&Path>, adapter: &str) -> Option<CompiledCache> {
         let folder = folder.filter(|_| driver.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
         let (key, file) = kept::place(folder, adapter, ["pipelines", "bin"]);
         let (sources, data) = load(&file, &key).unwrap_or_default();
@@ -33,7 +33,7 @@ impl Kept {
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
         let raw = driver.guarded(|| unsafe { driver.device.create_pipeline_cache(&descriptor) }).ok()?;
-        Some(Kept { raw, file, key, sources, found: 0, dirty: false, budget: SaveBudget::default() })
+        Some(CompiledCache { raw, file, key, sources, found: 0, dirty: false, budget: SaveBudget::default() })
     }
 
     /// Counts a shader that was compiled.
@@ -57,7 +57,7 @@ impl Kept {
             return;
         }
         self.dirty = false;
-        let Kept { raw, file, key, sources, budget, .. } = self;
+        let CompiledCache { raw, file, key, sources, budget, .. } = self;
         budget.spend(|| {
             if let Some(data) = raw.get_data().filter(|data| store(file, key, sources, data).is_ok()) {
                 events::kernel_cache_saved(data.len());
@@ -66,7 +66,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for CompiledCache {
     /// What was compiled after the budget was spent.
     fn drop(&mut self) {
         self.write();

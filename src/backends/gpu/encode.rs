@@ -6,7 +6,7 @@ use super::memory::{GpuBuffer, PRIVATE};
 use super::pipelines::Pipelines;
 use super::prepared_plan::PreparedPlan;
 use super::timer::Timer;
-use crate::backends::Chain;
+use crate::backends::RepeatedRuns;
 use crate::backends::codegen::plan_shaders;
 use crate::backends::run_memory::{RunMemory, label_slots};
 use crate::backends::stages::{Stage, enter};
@@ -65,7 +65,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Encodes and submits a plan; with `chain` as often as there are outputs, in one submit where the plan is one.
+    /// Encodes and submits a plan; with `repeated` as often as there are outputs, in one submit where the plan is one.
     pub fn run(
         &mut self,
         core: &Arc<Core>,
@@ -73,26 +73,26 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
-        chain: Option<Chain<'_>>,
+        repeated: Option<RepeatedRuns<'_>>,
     ) -> TensorResult<()> {
         let _stage = enter(Stage::Encode);
-        let hold = core.queue.pending.may_hold();
+        let defer = core.queue.pending.may_defer();
         core.check()?;
         self.ready(core, plan)?;
-        // A plan's numbers are written before anything that waits for a submit; one that is being submitted has the turn.
-        core.queue.flush_held();
+        // A plan's numbers are written before anything that waits for a submit; one that is being submitted holds the submit lock.
+        core.queue.flush_deferred();
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         let whole = p.is_one_submit() && self.timer.is_none();
-        let runs = if chain.is_some() { outputs.len() } else { 1 };
-        if let Some(chain) = chain.filter(|_| runs > 1 && !whole) {
+        let runs = if repeated.is_some() { outputs.len() } else { 1 };
+        if let Some(repeated) = repeated.filter(|_| runs > 1 && !whole) {
             let (mut inputs, mut params) = (inputs.to_vec(), params.to_vec());
             for out in outputs {
                 self.run(core, plan, &inputs, &[*out], &params, None)?;
-                chain.go_on(&mut inputs, out, &mut params);
+                repeated.advance(&mut inputs, out, &mut params);
             }
             return Ok(());
         }
-        p.number(core, runs, params, chain)?;
+        p.number(core, runs, params, repeated)?;
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
             let b = core.lease(*bytes, PRIVATE, p.slots[n])?;
@@ -103,7 +103,7 @@ impl Runner {
         let labels = core.labels.then_some(&**plan);
         let mut encoder = whole.then(|| core.driver.encoder());
         for run in 0..runs {
-            let memory = RunMemory { inputs, outputs, leased: &self.leased, chain };
+            let memory = RunMemory { inputs, outputs, leased: &self.leased, repeated };
             // Bind groups first: making one can fail, and a pass once begun should not be dropped half way.
             p.bind(core, run, runs, |buf| memory.find(run, buf))?;
             if let Some(encoder) = &mut encoder {
@@ -112,9 +112,9 @@ impl Runner {
         }
         core.records.expect(p.records);
         match (&mut self.timer, encoder) {
-            (None, Some(encoder)) if hold => {
+            (None, Some(encoder)) if defer => {
                 let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
-                core.queue.hold(encoder, used);
+                core.queue.defer(encoder, used);
             }
             (None, Some(encoder)) => core.queue.submit(encoder),
             (None, None) => submit(core, &p.steps, labels),

@@ -175,7 +175,7 @@ impl Memory {
         all.into_iter().filter(|b| Arc::strong_count(&b.0) == 2).collect()
     }
 
-    fn has_room(&self) -> bool {
+    fn fits_budget(&self) -> bool {
         let most = self.reserve_at_most.load(Relaxed);
         most == u64::MAX || self.driver.device.generate_allocator_report().is_none_or(|r| r.total_reserved_bytes <= most)
     }
@@ -270,7 +270,7 @@ impl Memory {
         let name = buffer_name(id);
         let descriptor = wgpu::BufferDescriptor { label: Some(&name), size, usage, mapped_at_creation: false };
         match self.driver.guarded(|| self.driver.device.create_buffer(&descriptor)) {
-            Ok(raw) if self.has_room() => Ok(Some(Free { raw, id, size })),
+            Ok(raw) if self.fits_budget() => Ok(Some(Free { raw, id, size })),
             made => {
                 made.into_iter().for_each(|raw| raw.destroy());
                 let _ = self.driver.device.poll(wgpu::PollType::Poll);

@@ -36,7 +36,7 @@ use self::core::Core;
 use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
-use super::{Backend, Buffer, Bytes, Chain, EnergyCounter, PendingRead, Submitted, TunedAdapter, cpu, probes};
+use super::{Backend, Buffer, Bytes, EnergyCounter, PendingRead, RepeatedRuns, Submitted, TunedAdapter, cpu, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -215,13 +215,13 @@ impl GpuBackend {
         inputs: &[Buffer],
         outputs: &[Buffer],
         params: &[f64],
-        chain: Option<Chain<'_>>,
+        repeated: Option<RepeatedRuns<'_>>,
     ) -> TensorResult<()> {
         let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::pending_upload).collect();
         self.core.bring(&waiting)?;
         let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
         let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, chain)
+        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, repeated)
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
@@ -313,8 +313,15 @@ impl Backend for GpuBackend {
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
         self.run_as(plan, inputs, outputs, params, None)
     }
-    fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
-        self.run_as(plan, inputs, outputs, params, Some(chain))
+    fn run_repeated(
+        &self,
+        plan: &Arc<Plan>,
+        inputs: &[Buffer],
+        outputs: &[Buffer],
+        params: &[f64],
+        repeated: RepeatedRuns<'_>,
+    ) -> TensorResult<()> {
+        self.run_as(plan, inputs, outputs, params, Some(repeated))
     }
     fn defer_submit(&self) {
         // Apple's watch over submits counts each.

@@ -19,9 +19,9 @@ pub(super) struct Commands {
 pub(super) struct Pending {
     commands: Mutex<Commands>,
     /// Whether the next run may wait for the read that follows it.
-    may_hold: AtomicBool,
+    may_defer: AtomicBool,
     /// Whether such a run waits.
-    held: AtomicBool,
+    deferred: AtomicBool,
     /// Whether writes wait in the driver's staging memory.
     staged: AtomicBool,
 }
@@ -29,24 +29,24 @@ pub(super) struct Pending {
 impl Pending {
     /// Says whether the next run may wait for the read that follows it.
     pub fn let_next_run_wait(&self, may: bool) {
-        self.may_hold.store(may, Relaxed);
+        self.may_defer.store(may, Relaxed);
     }
 
     /// Whether this run may wait; the one after it may not.
-    pub fn may_hold(&self) -> bool {
-        self.may_hold.swap(false, Relaxed)
+    pub fn may_defer(&self) -> bool {
+        self.may_defer.swap(false, Relaxed)
     }
 
     /// Keeps a run for the read that follows it.
-    pub fn hold(&self, run: wgpu::CommandEncoder, used: Vec<GpuBuffer>) {
+    pub fn defer(&self, run: wgpu::CommandEncoder, used: Vec<GpuBuffer>) {
         let mut commands = lock(&self.commands);
         commands.run = Some((run, used));
-        self.held.store(true, Relaxed);
+        self.deferred.store(true, Relaxed);
     }
 
     /// Whether a run waits for the read that follows it.
-    pub fn has_held_run(&self) -> bool {
-        self.held.load(Relaxed)
+    pub fn has_deferred_run(&self) -> bool {
+        self.deferred.load(Relaxed)
     }
 
     /// Keeps a copy from staging memory.
@@ -69,7 +69,7 @@ impl Pending {
     pub fn take(&self) -> Commands {
         self.staged.store(false, Relaxed);
         let mut commands = lock(&self.commands);
-        self.held.store(false, Relaxed);
+        self.deferred.store(false, Relaxed);
         std::mem::take(&mut *commands)
     }
 }

@@ -1,6 +1,6 @@
 //! Compiled kernels, found again by their source.
 
-use super::compiled::Kept;
+use super::compiled::CompiledCache;
 use super::core::Core;
 use crate::backends::codegen::{StepShader, spirv_elements};
 use crate::backends::kernels_by_source::{KernelsBySource, Named};
@@ -21,7 +21,7 @@ pub(super) struct Pipeline {
 pub(super) struct Pipelines {
     kernels: KernelsBySource<Pipeline>,
     /// What is kept for the next process; looked for when the first kernel is compiled.
-    kept: OnceCell<Option<Kept>>,
+    kept: OnceCell<Option<CompiledCache>>,
 }
 
 impl Pipelines {
@@ -40,7 +40,7 @@ impl Pipelines {
         if let Some((step, name)) = new.iter().find(|s| s.0.views.len() > storage) {
             return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name())));
         }
-        self.kept.get_or_init(|| Kept::open(&core.driver, core.kept_in.as_deref(), &core.adapter.key));
+        self.kept.get_or_init(|| CompiledCache::open(&core.driver, core.kept_in.as_deref(), &core.adapter.key));
         let mut kept = self.kept.get_mut().and_then(Option::as_mut);
         let cache = kept.as_ref().map(|k| k.raw.clone());
         let (took, done) = self.kernels.compile(

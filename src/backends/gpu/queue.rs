@@ -10,7 +10,7 @@ use super::pending::Pending;
 use crate::backends::countdown::Countdown;
 use crate::backends::lock::lock;
 use crate::backends::stages::{Stage, enter};
-use crate::backends::waits::{Waiting, Waits};
+use crate::backends::waits::{WaitGuard, Waits};
 use crate::error::TensorResult;
 use crate::events;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ pub(super) struct Queue {
     /// What the next submit takes along.
     pub pending: Pending,
     /// Held while a buffer is mapped, and by every submit: a submit that names a mapped buffer would be refused.
-    turn: Mutex<()>,
+    submit_lock: Mutex<()>,
     /// Submits of plan work.
     submits: AtomicU64,
     /// Submits of any kind until the device is destroyed, to try out a loss.
@@ -44,7 +44,7 @@ impl Queue {
             watch: Watch::new(&driver.device),
             driver,
             pending: Pending::default(),
-            turn: Mutex::new(()),
+            submit_lock: Mutex::new(()),
             submits: AtomicU64::new(0),
             left: Countdown::default(),
             waits: Waits::default(),
@@ -53,14 +53,14 @@ impl Queue {
         }
     }
 
-    /// Keeps submits away while the caller has a buffer mapped. Whoever has the turn knows that nothing taken from `pending` is still to be
+    /// Keeps submits away while the caller has a buffer mapped. Whoever has the lock knows that nothing taken from `pending` is still to be
     /// submitted.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        lock(&self.turn)
+    pub fn submit_lock(&self) -> MutexGuard<'_, ()> {
+        lock(&self.submit_lock)
     }
 
     /// Counts what follows as a wait, until the result is dropped. A wait inside of another counts with that one.
-    pub fn waiting(&self) -> Waiting<'_> {
+    pub fn waiting(&self) -> WaitGuard<'_> {
         self.waits.begin()
     }
 
@@ -90,9 +90,9 @@ impl Queue {
     }
 
     /// Keeps a run, with the memory that it uses, for the read that follows it.
-    pub fn hold(&self, run: wgpu::CommandEncoder, used: Vec<GpuBuffer>) {
-        self.pending.hold(run, used);
-        events::run_held();
+    pub fn defer(&self, run: wgpu::CommandEncoder, used: Vec<GpuBuffer>) {
+        self.pending.defer(run, used);
+        events::run_deferred();
         self.submits.fetch_add(1, Relaxed);
     }
 
@@ -125,9 +125,9 @@ impl Queue {
         if self.left.is_due() {
             self.driver.device.destroy();
         }
-        // The memory of what was submitted is given back after the turn.
+        // The memory of what was submitted is given back after the lock.
         let (index, _copied, _used) = {
-            let _turn = self.turn();
+            let _submit_lock = self.submit_lock();
             let waiting = self.pending.take();
             let (copies, copied): (Vec<_>, Vec<_>) = waiting.copies.into_iter().unzip();
             let (mut run, used) = waiting.run.unzip();
@@ -143,11 +143,11 @@ impl Queue {
     }
 
     /// Submits a run that waits for the read that follows it; afterwards none waits, nor is about to be submitted.
-    pub fn flush_held(&self) {
-        if self.pending.has_held_run() {
+    pub fn flush_deferred(&self) {
+        if self.pending.has_deferred_run() {
             self.send(None);
         } else {
-            drop(self.turn());
+            drop(self.submit_lock());
         }
     }
 

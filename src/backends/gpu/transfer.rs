@@ -146,7 +146,7 @@ impl Core {
         }
         self.queue.flush();
         // No submit may come between mapping and unmapping.
-        let _turn = self.queue.turn();
+        let _submit_lock = self.queue.submit_lock();
         let mapped = map(raw, wgpu::MapMode::Write, raw.size());
         let _ = self.driver.device.poll(wgpu::PollType::Poll);
         let ready = matches!(*lock(&mapped.0), Some(Ok(())));
@@ -382,8 +382,8 @@ impl Core {
         }
         let run = self.queue.flush();
         self.queue.wait_awake(run, self.adapter.pacing(|p| p.awake))?;
-        // No submit may come between mapping and unmapping; one that came before this turn may still use the buffer.
-        let _turn = self.queue.turn();
+        // No submit may come between mapping and unmapping; one that came before the lock may still use the buffer.
+        let _submit_lock = self.queue.submit_lock();
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());
         if let Err(e) = self.wait_mapped(&mapped, None) {
             raw.unmap();

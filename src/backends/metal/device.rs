@@ -59,7 +59,7 @@ pub(super) struct Gpu {
     /// Copies that the next submit takes along.
     pub copies: Mutex<Vec<Copy>>,
     /// Held while commands are encoded and committed, so that submits have the order of their numbers.
-    pub turn: Mutex<()>,
+    pub submit_lock: Mutex<()>,
 }
 
 fn is_set(variable: &str) -> bool {
@@ -146,7 +146,7 @@ impl Gpu {
                 labels,
                 checked: is_set("TL_GPU_CHECKED"),
                 copies: Mutex::default(),
-                turn: Mutex::new(()),
+                submit_lock: Mutex::new(()),
             })
         })
     }

@@ -5,7 +5,7 @@ use super::heaps::{PRIVATE, SHARED};
 use super::memory::{Block, Memory, MetalBuffer};
 use super::text::{Pipeline, Pipelines};
 use super::watch::{Times, summary};
-use crate::backends::Chain;
+use crate::backends::RepeatedRuns;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
 use crate::backends::lock::lock;
@@ -101,13 +101,13 @@ impl PreparedPlan {
     }
 
     /// Writes the numbers of these runs, where they have changed, to memory that nothing uses.
-    fn number(&mut self, gpu: &Gpu, runs: usize, params: &[f64], chain: Option<Chain<'_>>) -> TensorResult<()> {
+    fn number(&mut self, gpu: &Gpu, runs: usize, params: &[f64], repeated: Option<RepeatedRuns<'_>>) -> TensorResult<()> {
         if self.numbers.reserve(runs) {
             self.give_up_blocks();
             self.numbers.forget();
         }
         let bytes = self.numbers.len() * 4;
-        let Some(words) = self.numbers.update(runs, params, chain)?.filter(|w| !w.is_empty()) else { return Ok(()) };
+        let Some(words) = self.numbers.update(runs, params, repeated)?.filter(|w| !w.is_empty()) else { return Ok(()) };
         let free = self.blocks.iter().position(|b| !b.is_used(&gpu.watch));
         if free.is_none() {
             let Some(block) = gpu.memory.create(bytes, SHARED) else {
@@ -158,7 +158,7 @@ struct Commands<'g> {
 }
 
 impl<'g> Commands<'g> {
-    /// Begins a command buffer, with the copies that wait for one. The caller has the GPU's turn.
+    /// Begins a command buffer, with the copies that wait for one. The caller holds the submit lock.
     fn new(gpu: &'g Gpu) -> TensorResult<Commands<'g>> {
         let raw = gpu.commands()?;
         gpu.encode_copies(&raw)?;
@@ -240,7 +240,7 @@ impl<'g> Commands<'g> {
 /// Submits one workgroup of a kernel over these buffers.
 pub(super) fn run_alone(gpu: &Gpu, pipeline: &Arc<Pipeline>, buffers: &[&MetalBuffer], name: &'static str) -> TensorResult<()> {
     autoreleasepool(|_| {
-        let _turn = lock(&gpu.turn);
+        let _submit_lock = lock(&gpu.submit_lock);
         let mut commands = Commands::new(gpu)?;
         buffers.iter().enumerate().for_each(|(n, b)| commands.set(n, &b.0.block, b.0.offset));
         commands.launch(pipeline, MTLSize { width: 1, height: 1, depth: 1 }, name);
@@ -297,7 +297,7 @@ impl Runner {
         Ok(self.plans.get(&(Arc::as_ptr(plan) as usize)).map_or(0, |p| p.barriers))
     }
 
-    /// Encodes and submits a plan; with `chain` as often as there are outputs, in one submit where the plan is one. Gives the number of submits.
+    /// Encodes and submits a plan; with `repeated` as often as there are outputs, in one submit where the plan is one. Gives the number of submits.
     pub fn run(
         &mut self,
         gpu: &Gpu,
@@ -305,26 +305,26 @@ impl Runner {
         inputs: &[&MetalBuffer],
         outputs: &[&MetalBuffer],
         params: &[f64],
-        chain: Option<Chain<'_>>,
+        repeated: Option<RepeatedRuns<'_>>,
     ) -> TensorResult<u64> {
         let (_stage, _interval) = (enter(Stage::Encode), Signpost::begin(Interval::Plan));
         gpu.watch.check()?;
         self.ready(gpu, plan)?;
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(0) };
         let whole = self.timer.is_none() && p.steps.iter().skip(1).all(|d| !d.begins_submit);
-        let runs = if chain.is_some() { outputs.len() } else { 1 };
-        if let Some(chain) = chain.filter(|_| runs > 1 && !whole) {
+        let runs = if repeated.is_some() { outputs.len() } else { 1 };
+        if let Some(repeated) = repeated.filter(|_| runs > 1 && !whole) {
             let (mut inputs, mut params, mut submits) = (inputs.to_vec(), params.to_vec(), 0);
             for out in outputs {
                 submits += self.run(gpu, plan, &inputs, &[*out], &params, None)?;
-                chain.go_on(&mut inputs, out, &mut params);
+                repeated.advance(&mut inputs, out, &mut params);
             }
             return Ok(submits);
         }
         if p.steps.is_empty() {
             return Ok(0);
         }
-        p.number(gpu, runs, params, chain)?;
+        p.number(gpu, runs, params, repeated)?;
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
             let b = gpu.memory.lease(*bytes, PRIVATE, p.slots[n], || gpu.wait())?;
@@ -332,7 +332,7 @@ impl Runner {
             self.leased.push(b);
         }
         label_slots(&gpu.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
-        let memory = RunMemory { inputs, outputs, leased: &self.leased, chain };
+        let memory = RunMemory { inputs, outputs, leased: &self.leased, repeated };
         let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { memory.find(0, *b).is_some() } else { true });
         if !p.steps.iter().all(has_all) {
             return Err(TensorError::Internal("a plan was run with fewer buffers than it names".into()));
@@ -355,7 +355,7 @@ fn submit(gpu: &Gpu, p: &PreparedPlan, runs: usize, timer: &mut Option<Timer>, m
     let mut submits = 0;
     for now in p.steps.chunk_by(|_, next| !next.begins_submit && !one_by_one) {
         let times = timer.as_mut().map(|t| t.mark(one_by_one.then_some(now[0].step)));
-        let _turn = lock(&gpu.turn);
+        let _submit_lock = lock(&gpu.submit_lock);
         let mut commands = Commands::new(gpu)?;
         for run in 0..runs {
             for (n, d) in now.iter().enumerate() {

@@ -109,7 +109,7 @@ impl Allocation for Free {
 }
 
 /// The memory behind a handle.
-pub(super) struct Piece {
+pub(super) struct Suballocation {
     /// The memory that it is part of.
     pub home: Arc<Memory>,
     pub block: Arc<Block>,
@@ -123,7 +123,7 @@ pub(super) struct Piece {
     pub ticket: AllocId,
 }
 
-impl Drop for Piece {
+impl Drop for Suballocation {
     fn drop(&mut self) {
         let retired = self.home.retired.clone();
         match self.class {
@@ -138,7 +138,7 @@ impl Drop for Piece {
 
 /// Memory of a GPU through Metal; clones share it. It goes back to its backend's pool when the last clone is dropped.
 #[derive(Clone)]
-pub struct MetalBuffer(pub(super) Arc<Piece>);
+pub struct MetalBuffer(pub(super) Arc<Suballocation>);
 
 impl MetalBuffer {
     /// Whether this handle is the only one, and the memory may be written.
@@ -228,7 +228,7 @@ impl Memory {
             Ok(self.create(class.bytes, class.kind).map(|block| Free { block, retired: self.retired.clone() }))
         })?;
         let size = free.block.size;
-        let piece = Piece { home: self.clone(), block: free.block, offset: 0, size, class: Some(class), asked: bytes, ticket };
+        let piece = Suballocation { home: self.clone(), block: free.block, offset: 0, size, class: Some(class), asked: bytes, ticket };
         Ok(MetalBuffer(Arc::new(piece)))
     }
 
@@ -301,7 +301,7 @@ impl Memory {
         };
         let backing = self.heaps.backing(ProtocolObject::from_ref(&*raw), None, size, SHARED);
         let (block, ticket) = (self.block((raw, backing), size, SHARED), self.pool.map(*len));
-        Some(MetalBuffer(Arc::new(Piece { home: self.clone(), block, offset, size: *len, class: None, asked: *len, ticket })))
+        Some(MetalBuffer(Arc::new(Suballocation { home: self.clone(), block, offset, size: *len, class: None, asked: *len, ticket })))
     }
 }
 

@@ -33,7 +33,7 @@ impl Part<'_> {
 }
 
 impl Gpu {
-    /// Encodes the copies that wait, at the beginning of a command buffer. The caller has the turn.
+    /// Encodes the copies that wait, at the beginning of a command buffer. The caller holds the submit lock.
     pub fn encode_copies(&self, commands: &ProtocolObject<dyn MTLCommandBuffer>) -> TensorResult<()> {
         let copies = std::mem::take(&mut *lock(&self.copies));
         if copies.is_empty() {
@@ -60,7 +60,7 @@ impl Gpu {
 
     /// Submits the copies that wait.
     pub fn flush(&self) -> TensorResult<()> {
-        let _turn = lock(&self.turn);
+        let _submit_lock = lock(&self.submit_lock);
         if lock(&self.copies).is_empty() {
             return Ok(());
         }

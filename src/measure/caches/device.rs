@@ -61,12 +61,12 @@ fn ahead(a: &Tensor, b: &Tensor) -> TensorResult<Tensor> {
     multiplied(a, b, Switches { tiled: true, ahead: true, ..Switches::default() })
 }
 
-fn turned_first(a: &Tensor, b: &Tensor) -> TensorResult<Tensor> {
-    multiplied(a, &turned(b, true)?, Switches { transposed: true, ..Switches::default() })
+fn transposed_first(a: &Tensor, b: &Tensor) -> TensorResult<Tensor> {
+    multiplied(a, &transposed(b, true)?, Switches { transposed: true, ..Switches::default() })
 }
 
 /// The transposed matrix.
-fn turned(a: &Tensor, tiled: bool) -> TensorResult<Tensor> {
+fn transposed(a: &Tensor, tiled: bool) -> TensorResult<Tensor> {
     let n = a.dims()[0];
     let (name, source, consts) = ("transpose", include_str!("transpose.wgsl"), vec![("TILED", tiled.into())]);
     let kernel = WgslKernel { name, source, consts, words: vec![n], workgroup: (EDGE * EDGE) as u32, grid: [n / EDGE; 2] };
@@ -78,7 +78,7 @@ fn transpose_tiling(n: usize, device: &Device) -> TensorResult<Pair> {
     let a = on_device(&data, 0, &[n, n], device)?;
     let sides = [("row by row", false), ("tiles in workgroup memory", true)].map(|(how, tiled)| {
         let a = a.clone();
-        Side::device(how, move || turned(&a, tiled))
+        Side::device(how, move || transposed(&a, tiled))
     });
     Ok(Pair { name: "tiling", data, sides })
 }
@@ -134,7 +134,7 @@ pub(super) fn pairs(quick: bool) -> Vec<Make> {
         Box::new(move |d| {
             softmax_pair("blocking", shape, d, [("read for each pass", again), ("row in workgroup memory", row_in_workgroup)])
         }),
-        Box::new(move |d| product_pair("transposition", n, d, [("columns of b", plain), ("b transposed first", turned_first)])),
+        Box::new(move |d| product_pair("transposition", n, d, [("columns of b", plain), ("b transposed first", transposed_first)])),
         Box::new(move |d| product_pair("prefetching", n, d, [("tile by tile", tiled), ("next tiles ahead", ahead)])),
         Box::new(move |d| gather_order(table, d)),
         Box::new(move |d| product_pair("library", n, d, [("tiles in workgroup memory", tiled), ("the library's kernel", library)])),

@@ -32,8 +32,8 @@ fn product_tiling(n: usize, device: &Device) -> TensorResult<Pair> {
 
 fn product_transposition(n: usize, device: &Device) -> TensorResult<Pair> {
     let data = product(n, device)?;
-    let ([a, b], turned) = (data.inputs.clone(), RefCell::new(vec![0f32; n * n]));
-    let on = Side::host("b transposed first", n * n, move |out| loops::product_transposed(&a, &b, n, &mut turned.borrow_mut(), out));
+    let ([a, b], transposed) = (data.inputs.clone(), RefCell::new(vec![0f32; n * n]));
+    let on = Side::host("b transposed first", n * n, move |out| loops::product_transposed(&a, &b, n, &mut transposed.borrow_mut(), out));
     let sides = [multiplied(&data, n, "columns of b", loops::product), on];
     Ok(Pair { name: "transposition", data, sides })
 }

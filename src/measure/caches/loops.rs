@@ -2,8 +2,8 @@
 
 /// Edge of a square tile: three of f32 fit a first cache of 32 KiB.
 const TILE: usize = 32;
-/// How many rows ahead a gather asks for.
-const AHEAD: usize = 16;
+/// How many rows ahead a gather prefetches.
+const PREFETCH_ROWS: usize = 16;
 
 /// Square matrices of `n` rows: each result by itself, so that every column of `b` is walked for every row of `a`.
 pub(super) fn product(a: &[f32], b: &[f32], n: usize, out: &mut [f32]) {
@@ -30,11 +30,11 @@ pub(super) fn product_tiled(a: &[f32], b: &[f32], n: usize, out: &mut [f32]) {
 }
 
 /// The same with `b` transposed first, so that both operands are read along rows.
-pub(super) fn product_transposed(a: &[f32], b: &[f32], n: usize, turned: &mut [f32], out: &mut [f32]) {
-    transpose_tiled(b, n, turned);
+pub(super) fn product_transposed(a: &[f32], b: &[f32], n: usize, transposed: &mut [f32], out: &mut [f32]) {
+    transpose_tiled(b, n, transposed);
     for i in 0..n {
         for j in 0..n {
-            out[i * n + j] = (0..n).map(|k| a[i * n + k] * turned[j * n + k]).sum();
+            out[i * n + j] = (0..n).map(|k| a[i * n + k] * transposed[j * n + k]).sum();
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn softmax(x: &[f32], cols: usize, block: usize, out: &mut [f32]) {
 pub(super) fn gather<const AHEADS: bool>(table: &[f32], width: usize, index: &[i32], out: &mut [f32]) {
     for (n, (i, row)) in index.iter().zip(out.chunks_mut(width)).enumerate() {
         if AHEADS {
-            let next = index[(n + AHEAD).min(index.len() - 1)] as usize * width;
+            let next = index[(n + PREFETCH_ROWS).min(index.len() - 1)] as usize * width;
             prefetch(&table[next]);
         }
         row.copy_from_slice(&table[*i as usize * width..][..width]);

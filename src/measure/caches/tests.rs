@@ -65,14 +65,14 @@ fn loops_do_the_same_with_and_without() {
     let n = 37;
     let x: Vec<f32> = (0..n * n).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0).collect();
     let y: Vec<f32> = x.iter().rev().copied().collect();
-    let [mut a, mut b, mut c, mut turned] = [(); 4].map(|()| vec![0f32; n * n]);
+    let [mut a, mut b, mut c, mut transposed] = [(); 4].map(|()| vec![0f32; n * n]);
     loops::product(&x, &y, n, &mut a);
     loops::product_tiled(&x, &y, n, &mut b);
-    loops::product_transposed(&x, &y, n, &mut turned, &mut c);
+    loops::product_transposed(&x, &y, n, &mut transposed, &mut c);
     assert!(a.iter().zip(&b).zip(&c).all(|((a, b), c)| (a - b).abs() < 1e-4 && (a - c).abs() < 1e-4));
-    assert!((0..n * n).all(|i| turned[i] == y[i % n * n + i / n]));
+    assert!((0..n * n).all(|i| transposed[i] == y[i % n * n + i / n]));
     loops::transpose(&y, n, &mut a);
-    assert_eq!(a, turned);
+    assert_eq!(a, transposed);
     loops::softmax(&x, n, n, &mut a);
     loops::softmax(&x, n, 5, &mut b);
     assert_eq!(a, b);

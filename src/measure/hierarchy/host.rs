@@ -13,13 +13,13 @@ const LINE: usize = 64;
 /// u32 in a line.
 const WORDS: usize = LINE / 4;
 /// Steps of a sample at least and at most.
-const STEPS: [usize; 2] = [1 << 15, 1 << 17];
+const CHASE_STEPS: [usize; 2] = [1 << 15, 1 << 17];
 /// Bytes that a sample of a bandwidth moves at least.
 const SAMPLE_BYTES: usize = 1 << 20;
 /// How often the working sets are walked through, apart in time.
 const SWEEPS: usize = 2;
 /// Bytes of a huge page.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeros in huge pages where the system has them, so that the chase waits for caches rather than for the tables of pages.
 struct Memory {
@@ -30,13 +30,13 @@ struct Memory {
 
 impl Memory {
     fn new(bytes: usize) -> Memory {
-        let (len, slack) = (bytes.div_ceil(4), HUGE / 4);
+        let (len, slack) = (bytes.div_ceil(4), HUGE_PAGE / 4);
         let words = vec![0u32; len.next_multiple_of(slack) + slack];
-        let start = words.as_ptr().cast::<u8>().align_offset(HUGE) / 4 % slack;
+        let start = words.as_ptr().cast::<u8>().align_offset(HUGE_PAGE) / 4 % slack;
         #[cfg(target_os = "linux")]
         // SAFETY: whole huge pages within the vector; the advice changes no contents.
         unsafe {
-            libc::madvise(words.as_ptr().add(start).cast_mut().cast(), (len * 4).next_multiple_of(HUGE), libc::MADV_HUGEPAGE);
+            libc::madvise(words.as_ptr().add(start).cast_mut().cast(), (len * 4).next_multiple_of(HUGE_PAGE), libc::MADV_HUGEPAGE);
         }
         Memory { words, start, len }
     }
@@ -98,7 +98,7 @@ fn latency(next: &mut [u32], samples: usize, counters: Option<&CacheCounters>) -
     if chase(next, 0, stops) != 0 {
         return Err(TensorError::Internal("a chase through all lines does not end where it began: nothing is reported".into()));
     }
-    let steps = stops.clamp(STEPS[0], STEPS[1]);
+    let steps = stops.clamp(CHASE_STEPS[0], CHASE_STEPS[1]);
     let mut at = 0;
     let each = least(samples, || seconds(|| at = chase(next, black_box(at), steps)) / steps as f64);
     let hits = counters.and_then(|c| c.hit_rate(|| at = chase(next, black_box(at), steps)));

@@ -28,8 +28,8 @@ pub struct CacheLevel {
     pub copy: f64,
 }
 
-/// What a further piece of the curve must save, in squared differences of logarithms.
-const PIECE: f64 = 0.03;
+/// What a further segment of the curve must save, in squared differences of logarithms.
+const MIN_GAIN_PER_SEGMENT: f64 = 0.03;
 /// Octaves of working sets that a plateau covers at least.
 const OCTAVES: f64 = 0.9;
 /// How much the logarithm of the latency may rise along a plateau: beyond this it is the slope between two.
@@ -54,7 +54,7 @@ fn pieces(y: &[f64]) -> Vec<usize> {
     // The least cost of the first `b` points, and where their last piece begins.
     let mut best = vec![(0.0, 0)];
     for b in 1..=n {
-        let candidates = (0..b).map(|a| (best[a].0 + error(a, b) + PIECE, a));
+        let candidates = (0..b).map(|a| (best[a].0 + error(a, b) + MIN_GAIN_PER_SEGMENT, a));
         best.push(candidates.min_by(|x: &(f64, usize), y| x.0.total_cmp(&y.0)).unwrap_or((0.0, 0)));
     }
     let mut ends = Vec::new();

@@ -168,7 +168,7 @@ impl fmt::Display for Hierarchy {
             writeln!(f, "{size:<14} {}", rates(l.latency, l.read, l.copy))?;
         }
         if self.system.is_empty() {
-            return writeln!(f, "\nthe system tells nothing about this device's caches");
+            return writeln!(f, "\nthe system reports nothing about this device's caches");
         }
         writeln!(f)?;
         for (told, part) in self.compared() {

@@ -130,7 +130,7 @@ fn levels_are_compared_with_the_systems() {
 fn nothing_is_told_where_the_folder_is_hidden() {
     assert_eq!(system_caches(Path::new("/nonexistent/cache")), []);
     let h = Hierarchy::of("a device".into(), curve(&[], &[1.0], false, &[]), vec![]);
-    assert!(h.compared().is_empty() && h.to_string().contains("the system tells nothing"));
+    assert!(h.compared().is_empty() && h.to_string().contains("the system reports nothing"));
 }
 
 #[test]

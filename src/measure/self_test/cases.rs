@@ -98,7 +98,7 @@ const BINARY: [Pair; 10] = [
     ("atan2", |a, b| a.atan2(b)),
     ("lt", |a, b| a.lt(b)),
 ];
-const ROWS: [Unary; 13] = [
+const ROW_REDUCTIONS: [Unary; 13] = [
     ("sum", |x| x.sum(&[-1], false)),
     ("mean", |x| x.mean(&[-1], false)),
     ("max", |x| x.max(&[-1], false)),
@@ -150,7 +150,7 @@ impl List {
 
     fn rows(&mut self) {
         for dtype in FLOATS {
-            for (name, f) in ROWS {
+            for (name, f) in ROW_REDUCTIONS {
                 for shape in [[17, 100], [3, 5000]] {
                     // Of equal ones the first counts, on every device.
                     let tolerance = if name == "argmax" { 0.0 } else { rounding(dtype) };

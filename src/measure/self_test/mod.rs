@@ -271,18 +271,18 @@ fn run_litmus(name: &str, litmus: &Litmus, device: &Device, reference: &mut Self
 }
 
 /// The longest large product that is worth measuring, in seconds; on slower devices small ones are measured.
-const LONGEST: f64 = 1.0;
+const MAX_PRODUCT_SECONDS: f64 = 1.0;
 
 /// A copy, products of one row and a square product: large ones, unless the small ones tell that they would take too long.
 fn bench(device: &Device, seconds: f64) -> TensorResult<Vec<SelfTestBench>> {
     let small = bench_of(device, seconds, true)?;
     let product = small.last().map_or(f64::INFINITY, |b| b.seconds);
-    if product * f64::from((LARGE / SMALL).pow(3)) > LONGEST { Ok(small) } else { bench_of(device, seconds, false) }
+    if product * f64::from((LARGE_SIDE / SMALL_SIDE).pow(3)) > MAX_PRODUCT_SECONDS { Ok(small) } else { bench_of(device, seconds, false) }
 }
 
 /// Sides of the square products.
-const SMALL: u32 = 128;
-const LARGE: u32 = 2048;
+const SMALL_SIDE: u32 = 128;
+const LARGE_SIDE: u32 = 2048;
 
 fn bench_of(device: &Device, seconds: f64, quick: bool) -> TensorResult<Vec<SelfTestBench>> {
     let (side, copied) = if quick { (512, 1 << 20) } else { (4096, 64 << 20) };
@@ -313,7 +313,7 @@ fn bench_of(device: &Device, seconds: f64, quick: bool) -> TensorResult<Vec<Self
         let bytes = flat * dtype.block_bytes() as f64 / dtype.block() as f64;
         add(format!("one row by {side}x{side} {dtype}"), bytes, 2.0 * flat, side as f64, &|| row.matmul(&w.t()?))?;
     }
-    let edge = if quick { SMALL } else { LARGE } as usize;
+    let edge = if quick { SMALL_SIDE } else { LARGE_SIDE } as usize;
     let a = ones(&[edge, edge], DType::F16)?;
     let cubed = (edge * edge * edge) as f64;
     add(format!("product {edge}x{edge}x{edge} f16"), 6.0 * (edge * edge) as f64, 2.0 * cubed, edge as f64, &|| a.matmul(&a))?;

@@ -33,7 +33,7 @@ use std::time::Instant;
 /// A gain or loss up to this part is none.
 const TOLERANCE: f64 = 0.03;
 /// The longest work that is measured, in seconds.
-const LONGEST: f64 = 0.05;
+const MAX_SAMPLE_SECONDS: f64 = 0.05;
 /// Parts of the time after which no further case, no further tile and no further candidate is begun; the rest is for the last comparison.
 const UNTIL: [f64; 3] = [0.15, 0.4, 0.75];
 /// Samples of each table in the search, and in the last comparison.
@@ -299,7 +299,7 @@ impl Tuner<'_> {
                 break;
             }
             let rate = &mut rate[case.group as usize];
-            if *rate > 0.0 && case.work / *rate > LONGEST {
+            if *rate > 0.0 && case.work / *rate > MAX_SAMPLE_SECONDS {
                 continue;
             }
             self.say(&case.name);
@@ -313,7 +313,7 @@ impl Tuner<'_> {
             let (seconds, by_gpu) = self.sample(&self.base.device, &run, 1)?;
             self.gpu_clock &= by_gpu;
             *rate = rate.max(case.work / seconds.max(1e-9));
-            if seconds <= LONGEST {
+            if seconds <= MAX_SAMPLE_SECONDS {
                 let shaders = kernel_shaders(&plan, self.base.info()?)?;
                 self.known.push(Known { case, plan, shaders, first });
             }
@@ -401,8 +401,8 @@ impl Tuner<'_> {
         let fixed = self.dispatch_us()?;
         let (rows, n, k): (&[usize], usize, usize) = if software { (&[16, 64], 64, 128) } else { (&[16, 64, 256, 1024, 4096], 2048, 1024) };
         let plain = rows.iter().map(|&m| ([m, n, k], 0));
-        let turned = (1..4).map(|layout| ([rows[rows.len() - 1].min(1024), n, k], layout));
-        let sizes: Vec<([usize; 3], usize)> = plain.chain(turned.filter(|_| !software)).collect();
+        let transposed = (1..4).map(|layout| ([rows[rows.len() - 1].min(1024), n, k], layout));
+        let sizes: Vec<([usize; 3], usize)> = plain.chain(transposed.filter(|_| !software)).collect();
         let mut measured = Vec::new();
         for tile in self.class.gemm.tiles.clone() {
             if self.over(UNTIL[1]) {

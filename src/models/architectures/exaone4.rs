@@ -9,7 +9,7 @@ use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
 /// Layers of the model that has windows.
-const LARGE: usize = 64;
+const WINDOWED_LAYERS: usize = 64;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { eps: 1e-5, kv_heads: Some(32), ..Usual::default() };
@@ -29,7 +29,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         if s.window(Some(4096))?.is_some() {
             common::without_rope(&mut d, |i| !limited[i]);
         }
-    } else if d.layers.len() == LARGE {
+    } else if d.layers.len() == WINDOWED_LAYERS {
         let limited = common::windows(s, &mut d, Some(4096), |i| (i + 1) % 4 != 0)?;
         common::without_rope(&mut d, |i| !limited[i]);
     } else {

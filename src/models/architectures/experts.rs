@@ -42,7 +42,7 @@ pub(super) fn experts(s: &Settings<'_>, keys: &Counts<'_>, router: RouterSpec) -
         return Err(s.refuse("expert_used_count", keys.used, &format!("there are {count} experts")));
     }
     if let Some(g) = router.groups.filter(|g| count % g.count != 0 || g.used > g.count || g.used * (count / g.count) < used) {
-        let text = format!("{count} experts in {} groups, of which {} are taken, do not give {used} experts", g.count, g.used);
+        let text = format!("{count} experts in {} groups, {} of them selected, do not give {used} experts", g.count, g.used);
         return Err(s.wrong(text));
     }
     Ok(ExpertsSpec { count, used, router, layout: ExpertLayout::OneByOne, bias: Some(false), shared: None, with_dense: None })

@@ -29,7 +29,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     }
     put_experts(s, &mut d)?;
     names(s, &mut d);
-    positions_do_not_turn(s)?;
+    without_rope(s)?;
     Ok(d)
 }
 
@@ -148,7 +148,7 @@ fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
 }
 
 /// Keys of rotations, which released files have all the same.
-fn positions_do_not_turn(s: &Settings<'_>) -> TensorResult<()> {
+fn without_rope(s: &Settings<'_>) -> TensorResult<()> {
     s.only_flag(NONE, "mla_use_nope", true, "only attention without positions is implemented")?;
     s.ignore("rope_theta");
     Ok(())

@@ -71,7 +71,7 @@ fn read_back(s: &Settings<'_>, sketch: &Weights, tensors: &[Named], w: &mut Gguf
             table.divide(&short, &long);
         }
     }
-    let gguf = sketch.gguf().ok_or_else(|| TensorError::Internal("a sketch that is no GGUF file".into()))?;
+    let gguf = sketch.gguf().ok_or_else(|| TensorError::Internal("a sketch that is not a GGUF file".into()))?;
     for (key, value) in gguf.metadata().filter(|(key, _)| settings.takes(key)) {
         w.set(key, value);
     }

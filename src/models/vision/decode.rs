@@ -62,9 +62,7 @@ impl RgbImage {
         let name = if format == ImageFormat::Png { "png" } else { "jpeg" };
         let wrong = |e: ImageError| match e {
             ImageError::Unsupported(e) => TensorError::Unsupported(e.to_string()),
-            ImageError::Limits(_) => {
-                TensorError::Value(format!("decoding the image needs more than {MAX_BYTES} bytes"))
-            }
+            ImageError::Limits(_) => TensorError::Value(format!("decoding the image needs more than {MAX_BYTES} bytes")),
             other => TensorError::format(name, other.to_string()),
         };
         let mut limits = Limits::default();

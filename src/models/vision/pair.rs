@@ -152,7 +152,8 @@ impl ImageTextModel {
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn embed_images(&self, pixels: &Tensor) -> TensorResult<Tensor> {
-        let pooled = self.image.run(pixels)?.pooled.ok_or_else(|| TensorError::Value("this tower does not produce an image embedding".into()))?;
+        let pooled =
+            self.image.run(pixels)?.pooled.ok_or_else(|| TensorError::Value("this tower does not produce an image embedding".into()))?;
         self.projected(&pooled, self.image_head.as_ref())
     }
 

@@ -210,7 +210,7 @@ impl ProcessorKeys {
         }
         let config = read(&folder.join("config.json"))?;
         let model = config.as_ref().and_then(|c| c["model_type"].as_str()).unwrap_or_default();
-        let message = || format!("supported: {}, and the kind of `model_type` {model:?} is not", known());
+        let message = || format!("supported: {}; `model_type` {model:?} implies none of them", known());
         KINDS.iter().find(|k| k.model_types.contains(&model)).ok_or_else(|| self.refuse("image_processor_type", message()))
     }
 

@@ -97,7 +97,7 @@ impl AttentionGradKernel {
                             let start = seen.start;
                             let (p, dp) = (&mut p[seen.clone()], &mut dp[seen]);
                             let keep = keep.map(|keep| (keep, (head * z.t + t0 + i) * z.s + from + start));
-                            self.weigh(p, dp, [lse[t0 + i], delta[t0 + i]], keep, factors);
+                            self.softmax_grad(p, dp, [lse[t0 + i], delta[t0 + i]], keep, factors);
                         }
                         let by_key = |m: &[T]| Matrix { ptr: m.as_ptr(), row: 1, col: wide };
                         // SAFETY: as above.
@@ -127,7 +127,7 @@ impl AttentionGradKernel {
 
     /// The scores `p` and slopes `dp` of keys that one query sees, to the weights of values and the gradients of scores. `known` is the logarithm of the
     /// query's Σ e^score and the sum of its result times its gradient; with dropout, `keep` has the number of the first weight.
-    fn weigh<T: Real>(&self, p: &mut [T], dp: &mut [T], known: [T; 2], keep: Option<(Keep, usize)>, factors: &mut [T]) {
+    fn softmax_grad<T: Real>(&self, p: &mut [T], dp: &mut [T], known: [T; 2], keep: Option<(Keep, usize)>, factors: &mut [T]) {
         let scale = T::of(self.of.scale);
         T::exp_of(p, scale, known[0]);
         let Some((keep, first)) = keep else { return T::slope(dp, p, known[1], scale) };

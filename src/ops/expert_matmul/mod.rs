@@ -36,11 +36,11 @@ pub struct ExpertMatMulKernel {
 /// Rows of one expert up to which its weights are streamed past them instead of decoded.
 const DOT_MAX_ROWS: usize = 8;
 /// Rows of x that are multiplied at a time.
-const SLAB: usize = 256;
+const MAX_PAIRS_PER_BATCH: usize = 256;
 /// Rows of weights that are streamed at a time, and that are decoded together.
-const PIECES: [usize; 2] = [1024, 64];
+const WEIGHT_ROWS_AT_ONCE: [usize; 2] = [1024, 64];
 /// Rows of weights of which a thread has whole groups.
-const SHARE: usize = 16;
+const ROWS_PER_SHARE: usize = 16;
 
 /// The sizes of a step.
 #[derive(Clone, Copy)]
@@ -122,16 +122,16 @@ impl ExpertMatMulKernel {
         // SAFETY: written before the barrier, and not any more.
         let (starts, order) = unsafe { std::slice::from_raw_parts(lists, size) }.split_at(s.experts + 2);
         let of = |e: usize| &order[starts[e] as usize..starts[e + 1] as usize];
-        let most = (0..s.experts).map(|e| of(e).len()).max().unwrap_or(0).min(SLAB);
-        let rows = share(s.n, SHARE, task.thread(), task.threads());
+        let most = (0..s.experts).map(|e| of(e).len()).max().unwrap_or(0).min(MAX_PAIRS_PER_BATCH);
+        let rows = share(s.n, ROWS_PER_SHARE, task.thread(), task.threads());
         if rows.is_empty() || most == 0 {
             return;
         }
         let mut buffers = ExpertBuffers::<T> {
             x: values(task, most * s.k),
-            panel: values(task, PIECES[1].min(s.n) * s.k),
-            y: values(task, (most * PIECES[1].min(s.n)).max(most.min(DOT_MAX_ROWS) * PIECES[0].min(s.n))),
-            bias: values(task, if self.bias { PIECES[0].min(s.n) } else { 0 }),
+            panel: values(task, WEIGHT_ROWS_AT_ONCE[1].min(s.n) * s.k),
+            y: values(task, (most * WEIGHT_ROWS_AT_ONCE[1].min(s.n)).max(most.min(DOT_MAX_ROWS) * WEIGHT_ROWS_AT_ONCE[0].min(s.n))),
+            bias: values(task, if self.bias { WEIGHT_ROWS_AT_ONCE[0].min(s.n) } else { 0 }),
             factors: values(task, if self.summed { s.pairs } else { 0 }),
             sums: values(task, if self.summed { s.results * rows.len() } else { 0 }),
             whole: slice::<T>(task, 0),
@@ -144,7 +144,7 @@ impl ExpertMatMulKernel {
             let stored = if T::DTYPE == DType::F32 { Stored::of(task, self.weights(p), &s) } else { None };
             let product = ExpertProduct { store: p, weights: self.weights(p), biases: self.biases(p), stored };
             for e in 0..s.experts {
-                for pairs in of(e).chunks(SLAB) {
+                for pairs in of(e).chunks(MAX_PAIRS_PER_BATCH) {
                     buffers.expert(task, &s, &product, e, pairs, rows.clone());
                 }
             }
@@ -198,7 +198,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
         let m = pairs.len();
         let stored = product.stored.as_ref();
         let streamed = stored.filter(|_| m <= DOT_MAX_ROWS);
-        let piece = PIECES[usize::from(streamed.is_none())];
+        let piece = WEIGHT_ROWS_AT_ONCE[usize::from(streamed.is_none())];
         for row in rows.clone().step_by(piece) {
             let n = piece.min(rows.end - row);
             let (x, y) = (&self.x[..m * s.k], &mut self.y[..m * n]);

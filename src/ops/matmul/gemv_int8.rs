@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::plan::Wgsl;
 use crate::shader::Template;
 
-/// Rows on their way at once, as many as `rows_sum` adds up.
-const ROWS: u32 = 2;
+/// Rows in flight at once, as many as `rows_sum` adds up.
+const ROWS_IN_FLIGHT: u32 = 2;
 
 static GEMV_INT8: Template = Template::new("gemv_int8.wgsl", include_str!("gemv_int8.wgsl")).params(GemvParams::FIELDS).files(FILES);
 
@@ -33,8 +33,8 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let pairs = if gated { 2 } else { 1 };
     // Rows in groups of four, of each product.
     let rows = (all * workgroup as usize / tuning.int8_full_threads.max(1)).clamp(8, 32).next_multiple_of(4 * pairs as usize) as u32;
-    let steps = rows / ROWS;
-    let block = (ROWS / pairs * steps) as usize;
+    let steps = rows / ROWS_IN_FLIGHT;
+    let block = (ROWS_IN_FLIGHT / pairs * steps) as usize;
     let vec_out = block % 4 == 0 && products.iter().all(|p| p.0 % 4 == 0);
     if vec4_store && !vec_out {
         return None;
@@ -45,7 +45,7 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
         ("STEPS", steps),
         ("STRIPS", strips),
         ("SPAN", span),
-        ("ROWS", ROWS),
+        ("ROWS", ROWS_IN_FLIGHT),
         ("PARTS", parts),
         ("QUADS", quads),
         ("PAIR", pairs),

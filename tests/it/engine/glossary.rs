@@ -3,30 +3,44 @@
 use super::shader_sources::files_of;
 
 /// The old word, and the one that is used instead. Old words are matched as whole words, in code and comments.
-const REPLACED: [(&str, &str); 23] = [
+const REPLACED: [(&str, &str); 37] = [
     ("CREW", "THREADS"),
     ("CpuMachine", "CpuBackend"),
     ("DEEP", "BK"),
     ("GpuMachine", "GpuBackend"),
+    ("HUGE", "HUGE_PAGE"),
     ("Joined", "FusedGemv, or Partial for parts of a softmax"),
     ("KernelText", "Shader"),
     ("KernelsByText", "KernelsBySource"),
+    ("LONGEST", "the quantity that it bounds"),
     ("MetaWord", "UniformWord"),
+    ("PIECES", "the quantity that it counts"),
+    ("SLAB", "the quantity that it bounds"),
     ("StepText", "StepShader"),
     ("TWINS", "PAIRS"),
     ("Team", "ThreadPool"),
     ("TextKernel", "WgslKernel"),
     ("agreed", "subgroup_any"),
+    ("check_room", "check_memory"),
+    ("flush_held", "flush_deferred"),
     ("fours", "vec4"),
+    ("has_held_run", "has_deferred_run"),
+    ("host_room", "host_memory_info"),
+    ("joint_and_turned", "joint_and_rotated"),
     ("ladder", "workload"),
     ("matvec_walk", "gemv_int8"),
+    ("may_hold", "may_defer"),
     ("memory_room", "memory_info"),
+    ("positions_do_not_turn", "without_rope"),
+    ("run_held", "run_deferred"),
     ("rung", "variant"),
     ("seat", "point_at_head"),
     ("slot_sum", "subgroup_reduce"),
     ("sparing", "few_bindings"),
+    ("turned_first", "transposed_first"),
     ("turns_part", "partial_rope"),
     ("unturned", "without_rope"),
+    ("weigh", "softmax_grad"),
 ];
 
 /// How often `text` has `word` as a whole word.

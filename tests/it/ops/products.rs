@@ -29,13 +29,14 @@ fn check((batch, m, n, k, left, right): Case) {
     let device = Device::cpu();
     for order in ["nn", "nt", "tn", "tt"] {
         let what = format!("{batch} × {left}[{m},{k}] · {right}[{k},{n}] {order}");
-        let (turned_left, turned_right) = (order.starts_with('t'), order.ends_with('t'));
-        if right.is_block() && !turned_right {
+        let (transposed_left, transposed_right) = (order.starts_with('t'), order.ends_with('t'));
+        if right.is_block() && !transposed_right {
             continue;
         }
-        let a = random(&if turned_left { [batch, k, m] } else { [batch, m, k] }, left, 1, &device);
-        let b = random(&if turned_right { [batch, n, k] } else { [batch, k, n] }, right, 2, &device);
-        let (a, b) = (if turned_left { a.transpose(1, 2).unwrap() } else { a }, if turned_right { b.transpose(1, 2).unwrap() } else { b });
+        let a = random(&if transposed_left { [batch, k, m] } else { [batch, m, k] }, left, 1, &device);
+        let b = random(&if transposed_right { [batch, n, k] } else { [batch, k, n] }, right, 2, &device);
+        let (a, b) =
+            (if transposed_left { a.transpose(1, 2).unwrap() } else { a }, if transposed_right { b.transpose(1, 2).unwrap() } else { b });
         let y = a.matmul(&b).unwrap();
         let got = values(&y);
         let (x, w) = (values(&a.contiguous().unwrap()), {

@@ -37,7 +37,7 @@ pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
         Some(other) => return Err(wrong("input", &other, "a string or an array of messages")),
     }
     for name in ["previous_response_id", "conversation", "prompt"] {
-        fields.only(name, |_| false, "the server keeps nothing; send the whole conversation in input")?;
+        fields.only(name, |_| false, "the server stores nothing; send the whole conversation in input")?;
     }
     fields.only("truncation", |v| v == "disabled", "only \"disabled\" is supported")?;
     fields.only("background", |v| v == false, "is not supported")?;

@@ -231,8 +231,8 @@ unsafe fn load_masked<const Q: u8>(p: *const u8, mask: __mmask16) -> __m512 {
     }
 }
 
-/// How far ahead plain weights are fetched, in bytes.
-const AHEAD: usize = 8192;
+/// How far ahead plain weights are prefetched.
+const PREFETCH_BYTES: usize = 8192;
 
 /// The sum of a row of f32, f16 or bf16.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -246,7 +246,7 @@ unsafe fn plain_row<const Q: u8>(row: Rows) -> f32 {
             let p = row.w.add(i * size);
             for line in (0..32 * size).step_by(64) {
                 // Weights are used once: they need not take the place of what is used again.
-                _mm_prefetch::<_MM_HINT_NTA>(p.wrapping_add(AHEAD + line).cast());
+                _mm_prefetch::<_MM_HINT_NTA>(p.wrapping_add(PREFETCH_BYTES + line).cast());
             }
             acc[0] = _mm512_fmadd_ps(load::<Q>(p), _mm512_loadu_ps(row.x.add(i)), acc[0]);
             acc[1] = _mm512_fmadd_ps(load::<Q>(p.add(16 * size)), _mm512_loadu_ps(row.x.add(i + 16)), acc[1]);

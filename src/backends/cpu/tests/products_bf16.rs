@@ -98,9 +98,9 @@ fn products_of_small_integers_in_bf16_are_exact_as_on_the_plain_path() {
         let loads = vec![b.load(1), Load { program: rounding.clone(), ..wide.load(0) }];
         let work = Work::Kernel(Arc::new(MatMulKernel));
         let store = vec![plain_store(&[batch, n, m], F32)];
-        let turned = &run(step("rounded", work, loads, store, vec![]), &[&wide, &b], &[(F32, batch * m * n)], &[])[0];
+        let transposed = &run(step("rounded", work, loads, store, vec![]), &[&wide, &b], &[(F32, batch * m * n)], &[])[0];
         let at = |i: usize| (i / (m * n) * m + i % m) * n + i % (m * n) / m;
-        assert!(turned.iter().enumerate().all(|(i, &got)| got == want[at(i)]), "{sizes:?}, the sides exchanged");
+        assert!(transposed.iter().enumerate().all(|(i, &got)| got == want[at(i)]), "{sizes:?}, the sides exchanged");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Provokes the events that a working device does not emit.
 
-use super::super::compiled::Kept;
+use super::super::compiled::CompiledCache;
 use super::super::driver::Driver;
 use super::*;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 pub(crate) fn lost_and_kept(folder: &Path) -> TensorResult<()> {
     let Some(m) = lesser(8, false) else { return Ok(()) };
     let driver: &Driver = &m.core.driver;
-    if let Some(mut kept) = Kept::open(driver, Some(folder), "test") {
+    if let Some(mut kept) = CompiledCache::open(driver, Some(folder), "test") {
         kept.add("a kernel");
         kept.save(std::time::Duration::ZERO);
     }

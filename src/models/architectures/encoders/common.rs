@@ -79,13 +79,13 @@ pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &Encode
 }
 
 /// Queries and keys that rotate by one θ, `base` where no key says it, of one joint matrix of all rows of q, then k, then v.
-pub(super) fn joint_and_turned(s: &Settings<'_>, e: &mut EncoderSpec, base: f64) -> TensorResult<()> {
+pub(super) fn joint_and_rotated(s: &Settings<'_>, e: &mut EncoderSpec, base: f64) -> TensorResult<()> {
     let defaults = RopeDefaults { base, ..RopeDefaults::default() };
-    joint_and_turned_by(s, e, |s, head_dim, context| Ok(vec![RopeTable::read(s, defaults, head_dim, context)?]))
+    joint_and_rotated_by(s, e, |s, head_dim, context| Ok(vec![RopeTable::read(s, defaults, head_dim, context)?]))
 }
 
-/// As [`joint_and_turned`], by the first of the rotations that `ropes` gives for heads of a size in contexts of a length.
-pub(super) fn joint_and_turned_by(
+/// As [`joint_and_rotated`], by the first of the rotations that `ropes` gives for heads of a size in contexts of a length.
+pub(super) fn joint_and_rotated_by(
     s: &Settings<'_>,
     e: &mut EncoderSpec,
     ropes: impl Fn(&Settings<'_>, usize, usize) -> TensorResult<Vec<RopeTable>>,

@@ -12,7 +12,7 @@ const KEYS: EncoderKeys = EncoderKeys { default_eps: 1e-5, ..BERT };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "jina_embeddings_v3", &KEYS, names())?;
-    common::joint_and_turned(s, &mut e, 20_000.0)?;
+    common::joint_and_rotated(s, &mut e, 20_000.0)?;
     e.types = common::types(s, 1)?;
     e.read_out = match common::task(s)? {
         Task::States => None,

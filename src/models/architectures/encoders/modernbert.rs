@@ -21,7 +21,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let kind = if s.flag(NONE, "norm_bias")?.unwrap_or(false) { NormKind::Layer } else { NormKind::LayerWithoutBias };
     let norm = NormSpec { kind, ..e.stack.norm };
     let (attention, feed) = (bias(s, "attention_bias", false)?, bias(s, "mlp_bias", false)?);
-    common::joint_and_turned_by(s, &mut e, ropes)?;
+    common::joint_and_rotated_by(s, &mut e, ropes)?;
     e.stack.norms(norm);
     (e.stack.embed.norm, e.stack.final_norm) = (Some(norm), true);
     let limited = limited(s, e.stack.layers.len())?;

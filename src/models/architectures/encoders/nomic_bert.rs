@@ -12,7 +12,7 @@ const KEYS: EncoderKeys = EncoderKeys { default_activation: ActivationFn::Silu, 
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "nomic_bert", &KEYS, names())?;
-    common::joint_and_turned(s, &mut e, 1000.0)?;
+    common::joint_and_rotated(s, &mut e, 1000.0)?;
     e.types = common::types(s, 2)?;
     e.stack.attentions(|a| (a.qkv_bias, a.output_bias) = (Some(false), Some(false)));
     e.stack.each(|l| (l.feed.form, l.feed.bias) = (FeedForm::Gated, Some(false)));
