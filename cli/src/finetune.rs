@@ -138,7 +138,7 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
             done => return done,
         }
         if !global.quiet {
-            output::note("training begins again: adapters are saved without what the optimizer remembers");
+            output::note("training restarts: adapters are saved without the optimizer's state");
         }
     }
 }
@@ -453,7 +453,7 @@ impl Tuner<'_> {
             let parts = adaptive.parts();
             let loss = adaptive.step(&modules, &mut optimizer, &[vec![x, y]], part)?;
             if adaptive.parts() != parts && !global.quiet {
-                let why = if adaptive.parts() > parts { "out of memory" } else { "there is memory again" };
+                let why = if adaptive.parts() > parts { "out of memory" } else { "memory is available again" };
                 output::note(&format!("{why}: batches are now computed in {} part(s), with the same result", adaptive.parts()));
             }
             // The loss of the step before is read while this one runs.

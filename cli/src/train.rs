@@ -375,7 +375,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
             Some([before, parts]) if parts > before => {
                 report.note(&format!("out of memory: a batch is now computed in {parts} parts; their gradients add up to the batch's"));
             }
-            Some([_, parts]) => report.note(&format!("there is memory again: a batch is now computed in {parts} part(s)")),
+            Some([_, parts]) => report.note(&format!("memory is available again: a batch is now computed in {parts} part(s)")),
             None => {}
         }
         if t.progress.step % t.recipe.log_every == 0 {

@@ -104,7 +104,7 @@ impl Host {
         match &self.kind {
             Kind::Decoder { engine, .. } => Ok(engine),
             Kind::Encoder(_) => {
-                let message = format!("the model {:?} writes no text; it gives vectors, at /v1/embeddings", self.name.id);
+                let message = format!("the model {:?} does not generate text; it gives vectors, at /v1/embeddings", self.name.id);
                 Err(ApiError::field("model", message).code("model_not_supported"))
             }
         }
@@ -283,7 +283,7 @@ impl Models {
     pub fn in_round(&self) -> Result<Duration, ApiError> {
         let mut longest = Duration::ZERO;
         if self.reviving.load(Relaxed) {
-            return Err(ApiError::unavailable("a model is being loaded anew"));
+            return Err(ApiError::unavailable("a model is being reloaded"));
         }
         if let Some(failed) = lock(&self.failed).first() {
             return Err(self.not_loaded(failed.entry, &failed.why));
@@ -337,7 +337,7 @@ impl Models {
             let Kind::Decoder { engine, .. } = &host.kind else { continue };
             if engine.is_stuck(limit) {
                 let message = format!("a step has taken {:.0} s on {}", engine.in_round().as_secs_f64(), host.device.name());
-                output::note(&format!("{message}: the model {:?} is loaded anew", host.name.id));
+                output::note(&format!("{message}: reloading the model {:?}", host.name.id));
                 host.device.give_up();
                 engine.give_up(&TensorError::DeviceLost(format!("{message}, and does not end")));
             }
@@ -355,7 +355,10 @@ impl Models {
         }
         losses.push((name, Instant::now()));
         if losses.len() >= LOSSES {
-            output::note(&format!("devices were lost or hung {LOSSES} times within {} minutes: the server ends", LOSS_TIME.as_secs() / 60));
+            output::note(&format!(
+                "devices were lost or hung {LOSSES} times within {} minutes: the server exits",
+                LOSS_TIME.as_secs() / 60
+            ));
             // A moment for the answers that say so.
             std::thread::sleep(Duration::from_millis(500));
             std::process::exit(1);
@@ -382,7 +385,7 @@ impl Models {
     /// The error for a name that no model has.
     pub fn no_model(&self, name: &str) -> ApiError {
         let own: Vec<String> = self.entries.iter().map(|e| format!("{:?}", e.name.id)).collect();
-        let message = format!("the model {name:?} is not here; this server has {}", own.join(", "));
+        let message = format!("there is no model {name:?}; this server has {}", own.join(", "));
         ApiError { status: hyper::StatusCode::NOT_FOUND, ..ApiError::field("model", message) }.code("model_not_found")
     }
 
@@ -439,7 +442,7 @@ impl Models {
                     }
                     drop(gone);
                 }
-                None if start.elapsed() > ROOM_TIME => return Err(Failure::Error("the models that are loaded are in use".into())),
+                None if start.elapsed() > ROOM_TIME => return Err(Failure::Error("all loaded models are in use".into())),
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         }
