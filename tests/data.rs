@@ -113,6 +113,24 @@ fn batches_use_memory_again_unless_they_are_held() {
         let now = device.memory().in_use;
         assert!(now.abs_diff(held) < 16 * 64 * 64 * 4, "{}: {held} bytes, later {now}", device.name());
     }
+    // On the CPU a large batch is the memory that it was read into, and that of a batch which nobody holds is filled again.
+    let large = Images::new((0..8 * 128 * 128).map(|v| v as f32).collect(), [1, 128, 128], vec![0; 8]).unwrap();
+    let options = LoaderOptions { batch: 2, order: Order::Sequential, ..LoaderOptions::default() };
+    let mut l = DataLoader::new(large, options, &Device::cpu()).unwrap();
+    let held: Vec<_> = (0..4).map(|_| l.next_batch().unwrap().swap_remove(0)).collect();
+    for (i, b) in held.iter().enumerate() {
+        assert_eq!(
+            b.narrow(0, 0, 1).unwrap().flatten(0, -1).unwrap().narrow(0, 0, 1).unwrap().to_vec().unwrap(),
+            [(i * 2 * 128 * 128) as f32]
+        );
+    }
+    drop(held);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let batch = l.next_batch().unwrap();
+        seen.insert(batch[0].with_slice(|v: &[f32]| v.as_ptr() as usize).unwrap());
+    }
+    assert!(seen.len() <= 10, "20 batches lie in {} places", seen.len());
     // A batch that somebody holds is not written to.
     let mut l =
         DataLoader::new(images(8), LoaderOptions { batch: 2, order: Order::Sequential, ..LoaderOptions::default() }, &Device::cpu());

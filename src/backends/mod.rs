@@ -92,10 +92,11 @@ pub enum Bytes {
 }
 
 /// From this size on, a caller's vector becomes the tensor's memory on the CPU; below, a copy into pooled memory costs less.
-const ADOPT: usize = 64 << 10;
+pub(crate) const ADOPT: usize = 64 << 10;
 
 /// A vector seen as bytes.
-struct Elements<T>(Vec<T>);
+#[derive(Clone)]
+pub(crate) struct Elements<T>(pub Vec<T>);
 impl<T: crate::dtype::Element> Deref for Elements<T> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {

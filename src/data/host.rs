@@ -1,42 +1,45 @@
 //! Batches in host memory, the thread that reads them ahead, and the device memory that they go to.
 
 use super::{Field, Part};
+use crate::backends::{ADOPT, Bytes, Elements};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::tensor::Tensor;
 use half::f16;
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 /// Declares the element types of fields: the variants of [`Values`] and what differs by them.
 macro_rules! values {
     ($($variant:ident: $t:ty),*) => {
-        /// One field of several examples.
+        /// One field of several examples, which tensors of the CPU read where it lies.
         pub(super) enum Values {
-            $($variant(Vec<$t>),)*
+            $($variant(Arc<Elements<$t>>),)*
         }
 
         impl Values {
             /// Room for `n` elements; `None` for a dtype that fields cannot have.
             fn new(dtype: DType, n: usize) -> Option<Values> {
                 match dtype {
-                    $(DType::$variant => Some(Values::$variant(vec![<$t>::default(); n])),)*
+                    $(DType::$variant => Some(Values::$variant(Arc::new(Elements(vec![<$t>::default(); n])))),)*
                     _ => None,
                 }
             }
 
             fn part(&mut self, range: Range<usize>) -> Part<'_> {
                 match self {
-                    $(Values::$variant(v) => Part::$variant(&mut v[range]),)*
+                    $(Values::$variant(v) => Part::$variant(&mut own(v)[range]),)*
                 }
             }
 
             /// Copies elements of `from`, which has the same type.
             fn copy(&mut self, at: usize, from: &Values, range: Range<usize>) {
                 match (self, from) {
-                    $((Values::$variant(v), Values::$variant(from)) => v[at..at + range.len()].copy_from_slice(&from[range]),)*
+                    $((Values::$variant(v), Values::$variant(from)) => own(v)[at..at + range.len()].copy_from_slice(&from.0[range]),)*
                     _ => unreachable!("fields keep their types"),
                 }
             }
@@ -44,25 +47,48 @@ macro_rules! values {
             /// Copies the elements from `from` on to those from `to` on.
             fn copy_within(&mut self, from: Range<usize>, to: usize) {
                 match self {
-                    $(Values::$variant(v) => v.copy_within(from, to),)*
+                    $(Values::$variant(v) => own(v).copy_within(from, to),)*
+                }
+            }
+
+            /// A tensor of the CPU: in this memory where it is large.
+            fn lend(&self, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
+                let count = shape.iter().product::<usize>();
+                match self {
+                    $(Values::$variant(v) if count * size_of::<$t>() >= ADOPT => {
+                        Tensor::from_bytes(Bytes::Shared(v.clone(), 0, count * size_of::<$t>()), DType::$variant, shape, device)
+                    })*
+                    _ => self.tensor(shape, device),
+                }
+            }
+
+            /// Whether no tensor reads it.
+            fn is_free(&mut self) -> bool {
+                match self {
+                    $(Values::$variant(v) => Arc::get_mut(v).is_some(),)*
                 }
             }
 
             fn tensor(&self, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
                 let count = shape.iter().product::<usize>();
                 match self {
-                    $(Values::$variant(v) => Tensor::from_vec(v[..count].to_vec(), shape, device),)*
+                    $(Values::$variant(v) => Tensor::from_vec(v.0[..count].to_vec(), shape, device),)*
                 }
             }
 
             fn overwrite(&self, tensor: &mut Tensor) -> TensorResult<()> {
                 let count = tensor.numel();
                 match self {
-                    $(Values::$variant(v) => tensor.copy_from_slice(&v[..count]),)*
+                    $(Values::$variant(v) => tensor.copy_from_slice(&v.0[..count]),)*
                 }
             }
         }
     };
+}
+
+/// The elements, for writing: no tensor reads a batch that is being filled.
+fn own<T: Clone>(v: &mut Arc<Elements<T>>) -> &mut Vec<T> {
+    &mut Arc::make_mut(v).0
 }
 
 values!(F32: f32, F16: f16, I32: i32, I64: i64, U8: u8);
@@ -95,7 +121,7 @@ fn narrowed(values: &Values, count: usize, device: &Device) -> TensorResult<Opti
         i32::try_from(v)
             .map_err(|_| TensorError::Value(format!("i64 value {v} does not fit i32, and {} does not support i64", device.name())))
     };
-    v[..count].iter().map(fits).collect::<TensorResult<Vec<i32>>>().map(|v| Some(Values::I32(v)))
+    v.0[..count].iter().map(fits).collect::<TensorResult<Vec<i32>>>().map(|v| Some(Values::I32(Arc::new(Elements(v)))))
 }
 
 /// Elements of one example's part.
@@ -136,24 +162,43 @@ impl HostBatch {
     }
 }
 
-/// Device memory of the last two full batches, used again unless somebody still holds a tensor of it.
+/// Batches on the CPU, in the memory that they were read into, of which the ones that nobody reads are filled again. On other devices the
+/// memory of the last two full batches, used again unless somebody still holds a tensor of it.
 #[derive(Default)]
 pub(super) struct Ring {
+    lent: VecDeque<HostBatch>,
     slots: [Vec<Tensor>; 2],
     given: usize,
 }
 
+/// Batches that were lent and are asked whether somebody still reads them.
+const LENT: usize = 3;
+
 impl Ring {
-    /// A batch as one tensor for each field; `full` is the number of rows of batches that are kept.
-    pub fn tensors(&mut self, host: &HostBatch, fields: &[Field], full: usize, device: &Device) -> TensorResult<Vec<Tensor>> {
+    /// A batch as one tensor for each field, and one that may be filled now; `full` is the number of rows of batches that are kept.
+    pub fn tensors(
+        &mut self,
+        host: HostBatch,
+        fields: &[Field],
+        full: usize,
+        device: &Device,
+    ) -> TensorResult<(Vec<Tensor>, Option<HostBatch>)> {
+        let shapes = fields.iter().map(|f| [&[host.rows], &f.shape[..]].concat());
+        if device.capabilities().host_memory {
+            let tensors = host.parts.iter().zip(shapes).map(|(values, shape)| values.lend(&shape, device)).collect::<TensorResult<_>>()?;
+            self.lent.push_back(host);
+            let free = self.lent.iter_mut().position(|b| b.parts.iter_mut().all(Values::is_free)).and_then(|at| self.lent.remove(at));
+            // The oldest belong to those who hold their tensors.
+            self.lent.drain(..self.lent.len().saturating_sub(LENT));
+            return Ok((tensors, free));
+        }
         self.given += 1;
         let slot = &mut self.slots[self.given % 2];
         let mut tensors = std::mem::take(slot);
         if tensors.first().is_some_and(|t| t.dims()[0] != host.rows) {
             tensors.clear();
         }
-        for (n, (field, values)) in fields.iter().zip(&host.parts).enumerate() {
-            let shape: Vec<usize> = std::iter::once(host.rows).chain(field.shape.iter().copied()).collect();
+        for (n, (shape, values)) in shapes.zip(&host.parts).enumerate() {
             let narrowed = narrowed(values, shape.iter().product(), device)?;
             let values = narrowed.as_ref().unwrap_or(values);
             match tensors.get_mut(n) {
@@ -164,7 +209,7 @@ impl Ring {
         if host.rows == full {
             slot.clone_from(&tensors);
         }
-        Ok(tensors)
+        Ok((tensors, Some(host)))
     }
 }
 

@@ -229,9 +229,9 @@ impl DataLoader {
         let host = self.next_on_host();
         self.stalled += began.elapsed();
         let host = host?;
-        let tensors = self.ring.tensors(&host, &self.plan.fields, self.plan.options.batch, &self.device)?;
-        if let Some(w) = &self.worker {
-            w.give_back(host);
+        let (tensors, free) = self.ring.tensors(host, &self.plan.fields, self.plan.options.batch, &self.device)?;
+        if let (Some(w), Some(free)) = (&self.worker, free) {
+            w.give_back(free);
         }
         self.position += 1;
         crate::events::batch_loaded(tensors.len());

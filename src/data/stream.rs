@@ -321,10 +321,11 @@ impl StreamLoader {
         let host = self.next_on_host();
         self.stalled += began.elapsed();
         let host = host.inspect_err(|_| (self.worker, self.reader) = (None, None))?;
-        let tensors = self.ring.tensors(&host, &self.fields, self.options.batch, &self.device)?;
-        (self.state.epoch, self.state.batches) = host.place;
-        if let Some(w) = &self.worker {
-            w.give_back(host);
+        let place = host.place;
+        let (tensors, free) = self.ring.tensors(host, &self.fields, self.options.batch, &self.device)?;
+        (self.state.epoch, self.state.batches) = place;
+        if let (Some(w), Some(free)) = (&self.worker, free) {
+            w.give_back(free);
         }
         Ok(tensors)
     }
