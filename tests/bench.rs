@@ -3,7 +3,7 @@
 mod common;
 
 use common::{alone, devices};
-use tensorlogic::measure::{CATEGORIES, Options, floors, memory, read_records, suite, table};
+use tensorlogic::measure::{CATEGORIES, Options, Verdict, floors, memory, read_records, suite, table};
 use tensorlogic::plan::BufferOrder;
 
 /// A size that some devices, among them software drivers, do not hold in one tensor.
@@ -22,7 +22,7 @@ const ROWS: [(&str, &[&str], &[&str]); 16] = [
     (CATEGORIES[8], &["Logits"], &["50257", "50304"]),
     (CATEGORIES[9], &["Batch", "Copy of its bytes"], &["64x12288 u8", "64x12288 f32"]),
     (CATEGORIES[3], &["Device→Host, its own memory"], &["16 MiB", "128 MiB", LARGEST]),
-    (CATEGORIES[5], &["MatMul+ReLU, fused", "MatMul+ReLU, TL_NO_FUSION"], &["64x64", "1024x1024"]),
+    (CATEGORIES[5], &["MatMul+ReLU, fused", "MatMul+ReLU, TL_NO_FUSION"], &["64x64", "256x256", "1024x1024"]),
     (
         CATEGORIES[5],
         &[
@@ -33,7 +33,7 @@ const ROWS: [(&str, &[&str], &[&str]); 16] = [
             "Affine, fused",
             "Affine, TL_NO_FUSION",
         ],
-        &["10K", "1M"],
+        &["10K", "100K", "1M"],
     ),
     (CATEGORIES[10], &["Mul in f16", "Mul in f32"], &["1M", "16M"]),
     (CATEGORIES[10], &["MatMul in f16", "MatMul in f32"], &["1024x1024"]),
@@ -62,7 +62,8 @@ fn every_row_of_the_log_is_measured() {
                 let transfer = [CATEGORIES[3], CATEGORIES[9]].contains(&category);
                 // The GPU's clock is shown where something was dispatched on a GPU, and nowhere else.
                 assert_eq!(r.gpu.is_some(), !d.is_cpu() && !transfer, "{o} {s}");
-                assert_eq!(r.limit.is_some(), d.is_cpu() || !transfer, "{o} {s}");
+                // The native Metal backend, whose memory is the host's too, has no raw copies to compare transfers with.
+                assert!(r.limit.is_some_and(|l| l > 0.0) || transfer && d.name().starts_with("metal"), "{o} {s}");
             }
         }
         let dispatches = |o: &str| records.iter().find(|r| r.operation == o).unwrap().dispatches;
@@ -102,6 +103,19 @@ fn every_floor_is_measured() {
             "half",
             "packed",
             "pool",
+            "matmul_relu_64",
+            "matmul_relu_256",
+            "matmul_relu_1024",
+            "add_relu_10k",
+            "add_relu_100k",
+            "add_relu_1m",
+            "mul_relu_10k",
+            "mul_relu_100k",
+            "mul_relu_1m",
+            "affine_10k",
+            "affine_100k",
+            "affine_1m",
+            "download",
             "planned",
             "defragmented",
         ];
@@ -113,6 +127,10 @@ fn every_floor_is_measured() {
         for f in &all {
             // Work that is done once may find nothing to reuse.
             assert!(f.seconds > 0.0 && (f.value > 0.0 || f.name == "reuse_one_off"), "{f}");
+            // A comparison judges the gains of the fused operations, in which a lower one may be noise.
+            let judged = f.name.contains("_relu_") || f.name.starts_with("affine_");
+            assert_eq!(f.verdict.is_some(), judged, "{f}");
+            assert!(!judged || f.met() == Some(f.verdict != Some(Verdict::Slower)), "{f}");
             let met = f.met().map(|m| if m { " met" } else { "MISSED" });
             assert!(met.is_none_or(|m| f.to_string().contains(m)), "{f}");
         }

@@ -92,8 +92,9 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
         let (floors, records) = measure::floors(&device, &options, &mut |_| {})?;
         for f in &floors {
             let line = if global.json {
-                json!({ "name": f.name, "what": f.what, "seconds": f.seconds, "value": f.value, "unit": f.unit, "met": f.met() })
-                    .to_string()
+                json!({ "name": f.name, "what": f.what, "seconds": f.seconds, "value": f.value, "unit": f.unit, "met": f.met(),
+                    "verdict": f.verdict.map(word) })
+                .to_string()
             } else {
                 f.to_string()
             };
@@ -229,6 +230,15 @@ fn devices(records: &[Record]) -> String {
     names.join(", ")
 }
 
+/// A verdict in a word.
+fn word(v: Verdict) -> &'static str {
+    match v {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::Same => "same",
+    }
+}
+
 /// Runs `bench compare`.
 pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
     let (before, after) = (read(&args.before)?, read(&args.after)?);
@@ -242,11 +252,6 @@ pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
     if args.across && !global.quiet {
         output::note(&format!("before: {}; after: {}", devices(&before), devices(&after)));
     }
-    let word = |v: Verdict| match v {
-        Verdict::Faster => "faster",
-        Verdict::Slower => "slower",
-        Verdict::Same => "same",
-    };
     if global.json {
         for c in &changes {
             let line = json!({ "name": c.name, "before": c.before, "after": c.after, "change": c.relative(), "noise": c.noise, "p": c.p,

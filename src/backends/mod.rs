@@ -479,6 +479,14 @@ pub trait Backend: Send + Sync {
     fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
         None
     }
+    /// Seconds of a raw copy of so many bytes through staging memory, to the device or from it: of its slower part, the host's or the
+    /// device's; of the host's where the device's memory is the host's. `None` where the interface has no such copies.
+    ///
+    /// # Errors
+    /// Where there is no room, and those of a lost device.
+    fn staging_seconds(&self, _bytes: usize, _to_device: bool) -> TensorResult<Option<f64>> {
+        Ok(None)
+    }
     /// Whether products of f16 go by matrix units.
     fn matrices(&self) -> bool {
         self.adapter().is_some_and(TunedAdapter::matrices)

@@ -1,5 +1,6 @@
 //! A number that must not be missed, with its bound.
 
+use super::Verdict;
 use std::fmt;
 
 /// One number with its bound.
@@ -17,12 +18,19 @@ pub struct Floor {
     pub unit: &'static str,
     /// The bound, and whether the number must reach it (else it must stay below); `None` where there is none on this device.
     pub bound: Option<(f64, bool)>,
+    /// For gains that are judged as by `tl bench compare`, how the fast way differs from the slow one: the bound is kept unless it is slower
+    /// beyond noise.
+    pub verdict: Option<Verdict>,
 }
 
 impl Floor {
     /// Whether the bound is kept.
     pub fn met(&self) -> Option<bool> {
-        self.bound.map(|(b, reach)| if reach { self.value >= b } else { self.value <= b })
+        self.bound.map(|(b, reach)| match self.verdict {
+            Some(verdict) => verdict != Verdict::Slower,
+            None if reach => self.value >= b,
+            None => self.value <= b,
+        })
     }
 }
 
@@ -30,6 +38,11 @@ impl fmt::Display for Floor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bound = self.bound.map_or(String::new(), |(b, reach)| format!("{} {b}", if reach { "≥" } else { "≤" }));
         let met = self.met().map_or("", |m| if m { "met" } else { "MISSED" });
-        write!(f, "{:<58} {:>11.2} µs {:>9.3} {:<16} {bound:>8} {met:<6}", self.what, self.seconds * 1e6, self.value, self.unit)
+        let verdict = self.verdict.map_or("", |v| match v {
+            Verdict::Faster => ", faster",
+            Verdict::Slower => ", slower",
+            Verdict::Same => ", no difference",
+        });
+        write!(f, "{:<58} {:>11.2} µs {:>9.3} {:<16} {bound:>8} {met:<6}{verdict}", self.what, self.seconds * 1e6, self.value, self.unit)
     }
 }

@@ -1,6 +1,8 @@
 //! The numbers that must not be missed, with what they were measured at: `--suite floors`.
 
+use super::downloads::download;
 use super::floor::Floor;
+use super::fused_floors::fused_floors;
 use super::gains::gains;
 use super::limits::{Limits, chain_of_dispatches, dependent, random, start};
 use super::memory_floors::memory_floors;
@@ -83,11 +85,12 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
         value: fraction,
         unit: "of copy",
         bound: on_gpu(0.95, true),
+        verdict: None,
     });
     let unfused = case(false, &mut r)?;
     let (slow, gain) = (unfused.time().median, unfused.time().median / seconds);
     let what = format!("the same unfused, {} dispatches: gain of fusion", unfused.dispatches);
-    add(Floor { name: "chain8_unfused", what, seconds: slow, value: gain, unit: "times", bound: None });
+    add(Floor { name: "chain8_unfused", what, seconds: slow, value: gain, unit: "times", bound: None, verdict: None });
     records.extend([fused, unfused]);
     drop(x);
 
@@ -103,7 +106,7 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
     let (sum, fraction) = in_turn(&mut r, case, if cpu { Limits::read_bandwidth } else { Limits::copy_bandwidth })?;
     let (unit, bound) = if cpu { ("of read", 0.9) } else { ("of copy", 0.88) };
     let what = format!("sum of {dtype}[{}]: of the {} bandwidth", count(large), if cpu { "read" } else { "copy" });
-    add(Floor { name: "sum", what, seconds: sum.time().median, value: fraction, unit, bound: Some((bound, true)) });
+    add(Floor { name: "sum", what, seconds: sum.time().median, value: fraction, unit, bound: Some((bound, true)), verdict: None });
     records.push(sum);
     drop(x);
 
@@ -112,16 +115,17 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
     let each = |s: f64| s / dispatches as f64;
     if let Some(g) = &t.gpu {
         let (seconds, what) = (each(g.median), format!("{dispatches} dependent dispatches, unfused: each, GPU clock"));
-        add(Floor { name: "dispatch_gpu", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(2.6, false) });
+        add(Floor { name: "dispatch_gpu", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(2.6, false), verdict: None });
     }
     let (seconds, what) = (each(t.wall.median), format!("{dispatches} dependent dispatches, unfused: each, wall"));
-    add(Floor { name: "dispatch_wall", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(4.0, false) });
+    add(Floor { name: "dispatch_wall", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(4.0, false), verdict: None });
     let x = (0..2).map(|v| start(device, v)).collect::<TensorResult<Vec<_>>>()?;
     let run = Box::new(|v: usize| Ok(dependent(&x[v], dispatches)?.into()));
     let expect = (0..2).map(|v| (v + dispatches) as f64).collect();
     let t = measure(device, &Work { variants: 2, run, expect, tolerance: 1e-6 }, options)?;
     let (seconds, value) = (t.best().median, eval_stats(device).dispatches as f64);
-    add(Floor { name: "dispatch_fused", what: format!("the same {dispatches}, fused"), seconds, value, unit: "dispatches", bound: None });
+    let what = format!("the same {dispatches}, fused");
+    add(Floor { name: "dispatch_fused", what, seconds, value, unit: "dispatches", bound: None, verdict: None });
 
     let x = (0..2).map(|v| random(&[1000], dtype, 20 + v, device)).collect::<TensorResult<Vec<_>>>()?;
     let expect = x.iter().map(total).collect::<TensorResult<_>>()?;
@@ -129,10 +133,12 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
     let t = measure(device, &Work { variants: 2, run: Box::new(|v| item(&x[v])), expect, tolerance: 5e-3 }, options)?;
     let seconds = t.wall.median;
     let what = format!("x.sum_all()?.item()? of {dtype}[1000], wall");
-    add(Floor { name: "sum_item", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(70.0, false) });
+    add(Floor { name: "sum_item", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(70.0, false), verdict: None });
     add(reuse_of_batches(device, options)?);
     add(reuse_of_one_off_work(device, options)?);
     gains(device, options)?.into_iter().for_each(&mut add);
+    fused_floors(device, options)?.into_iter().for_each(&mut add);
+    add(download(device, options, (!cpu).then_some(0.9))?);
     memory_floors(device, options)?.into_iter().for_each(add);
     Ok((out, records))
 }
@@ -164,7 +170,7 @@ fn reuse_of_batches(device: &Device, options: &Options) -> TensorResult<Floor> {
     device.empty_cache();
     let (seconds, value) = reuse(device, &Work { variants: x.len(), run, expect, tolerance: 2e-2 }, options)?;
     let what = "batches of 16, 4 and 64 through an MLP: memory reused".to_string();
-    Ok(Floor { name: "reuse_batches", what, seconds, value, unit: "% of requests", bound: Some((60.0, true)) })
+    Ok(Floor { name: "reuse_batches", what, seconds, value, unit: "% of requests", bound: Some((60.0, true)), verdict: None })
 }
 
 /// What the pool serves where every operation has another size and an empty pool before it all.
@@ -184,5 +190,5 @@ fn reuse_of_one_off_work(device: &Device, options: &Options) -> TensorResult<Flo
     });
     let (seconds, value) = reuse(device, &Work { variants: 1, run, expect, tolerance: 2e-3 }, options)?;
     let what = format!("{} operations of different sizes, once each: memory reused", SIZES.len());
-    Ok(Floor { name: "reuse_one_off", what, seconds, value, unit: "% of requests", bound: None })
+    Ok(Floor { name: "reuse_one_off", what, seconds, value, unit: "% of requests", bound: None, verdict: None })
 }

@@ -38,7 +38,7 @@ impl Gain<'_> {
         turns.sort_by(|a, b| (a[0] / a[1]).total_cmp(&(b[0] / b[1])));
         let [slow, fast] = turns[TURNS / 2];
         let bound = self.bound.map(|b| (b, true));
-        Ok(Floor { name: self.name, what: self.what, seconds: fast, value: slow / fast, unit: "times", bound })
+        Ok(Floor { name: self.name, what: self.what, seconds: fast, value: slow / fast, unit: "times", bound, verdict: None })
     }
 }
 

@@ -15,6 +15,7 @@ pub struct Limits {
     device: Device,
     options: Options,
     moved: HashMap<(bool, usize), f64>,
+    staged: HashMap<(bool, usize), f64>,
     fma: Option<f64>,
     matrix: Option<f64>,
     launch: Option<[f64; 2]>,
@@ -26,6 +27,9 @@ const ROTATED_INPUT_BYTES: usize = 64 << 20;
 /// Elements up to which the launch counts as much as the bytes.
 const LAUNCH_BOUND: usize = 1 << 20;
 
+/// Pieces in which many bytes cross between host and device; the best of them is the limit.
+const PIECES: [usize; 3] = [4 << 20, 16 << 20, 32 << 20];
+
 /// How many inputs of `bytes` each take turns.
 pub(super) fn variants(bytes: u64) -> usize {
     (ROTATED_INPUT_BYTES / (bytes as usize).max(1)).clamp(2, 8)
@@ -34,7 +38,7 @@ pub(super) fn variants(bytes: u64) -> usize {
 impl Limits {
     /// Nothing is measured yet.
     pub fn new(device: &Device, options: Options) -> Limits {
-        Limits { device: device.clone(), options, moved: HashMap::new(), fma: None, matrix: None, launch: None }
+        Limits { device: device.clone(), options, moved: HashMap::new(), staged: HashMap::new(), fma: None, matrix: None, launch: None }
     }
 
     fn probe(&self, probe: Probe, n: usize) -> TensorResult<Times> {
@@ -179,6 +183,74 @@ impl Limits {
         }
         if let Some(rate) = self.matrix.take() {
             self.matrix = self.matrix_operations()?.map(|again| again.max(rate));
+        }
+        Ok(())
+    }
+
+    /// Seconds that bytes take at least on their way to the device or from it: those of the slower part, the host's or the device's, of a raw
+    /// copy through staging memory, many bytes in pieces of the best size; where the device's memory is the host's, those of a copy. `None`
+    /// where the device's interface has no such copies.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let copy = limits.moved(131_072, true)?; // reads and writes as many bytes as are counted once here
+    /// assert_eq!(limits.transfer(65_536, true)?, Some(copy));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn transfer(&mut self, bytes: u64, to_device: bool) -> TensorResult<Option<f64>> {
+        if self.device.capabilities().host_memory {
+            return self.moved(2 * bytes, true).map(Some);
+        }
+        let mut best: Option<f64> = None;
+        for piece in self.pieces(bytes as usize) {
+            let seconds = match self.staged.get(&(to_device, piece)) {
+                Some(seconds) => *seconds,
+                None => match self.device.backend().staging_seconds(piece, to_device)? {
+                    Some(seconds) => *self.staged.entry((to_device, piece)).or_insert(seconds),
+                    None => return Ok(None),
+                },
+            };
+            let whole = seconds * (bytes as f64 / piece as f64).max(1.0);
+            best = Some(best.map_or(whole, |b| b.min(whole)));
+        }
+        Ok(best)
+    }
+
+    /// The sizes of the copies that stand for a transfer of `bytes`.
+    fn pieces(&self, bytes: usize) -> Vec<usize> {
+        let most = if self.options.quick { 1 << 20 } else { PIECES[PIECES.len() - 1] };
+        if bytes <= most { vec![bytes] } else { PIECES.into_iter().map(|p| p.min(most)).collect() }
+    }
+
+    /// Measures once more what [`Limits::transfer`] stands on for these `bytes`, and keeps the better of both times.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::measure::{Limits, Options};
+    /// let mut limits = Limits::new(&Device::cpu(), Options::quick());
+    /// let before = limits.transfer(65_536, false)?;
+    /// limits.transfer_again(65_536, false)?;
+    /// assert!(limits.transfer(65_536, false)? <= before);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn transfer_again(&mut self, bytes: u64, to_device: bool) -> TensorResult<()> {
+        if self.device.capabilities().host_memory {
+            return self.again(2 * bytes, true);
+        }
+        for piece in self.pieces(bytes as usize) {
+            if let (Some(before), Some(now)) =
+                (self.staged.get(&(to_device, piece)).copied(), self.device.backend().staging_seconds(piece, to_device)?)
+            {
+                self.staged.insert((to_device, piece), now.min(before));
+            }
         }
         Ok(())
     }

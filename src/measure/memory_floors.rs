@@ -32,7 +32,7 @@ fn planned(device: &Device, options: &Options) -> TensorResult<Floor> {
     let [program, auto] = bytes.map(|b| b as f64);
     let what = format!("{graphs} random graphs: bytes that order auto plans, of the program's");
     let seconds = Stats::of(times).map_or(0.0, |s| s.median);
-    Ok(Floor { name: "planned", what, seconds, value: auto / program, unit: "of program", bound: Some((1.0, false)) })
+    Ok(Floor { name: "planned", what, seconds, value: auto / program, unit: "of program", bound: Some((1.0, false)), verdict: None })
 }
 
 /// What the device holds: the driver's blocks, or the pool's buffers where the driver does not tell.
@@ -57,5 +57,5 @@ fn defragmented(device: &Device, options: &Options) -> TensorResult<Floor> {
     }
     let what = format!("{count} buffers, a third kept: bytes held after a defragmentation");
     let value = reserved(&done.after) / reserved(&done.before);
-    Ok(Floor { name: "defragmented", what, seconds: done.seconds, value, unit: "of before", bound: Some((0.8, false)) })
+    Ok(Floor { name: "defragmented", what, seconds: done.seconds, value, unit: "of before", bound: Some((0.8, false)), verdict: None })
 }

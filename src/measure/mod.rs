@@ -6,10 +6,12 @@
 mod caches;
 mod compare;
 mod cpu_time;
+mod downloads;
 mod energy;
 mod environment;
 mod floor;
 mod floors;
+mod fused_floors;
 mod gains;
 mod hierarchy;
 mod limits;

@@ -33,8 +33,10 @@ pub(super) enum Traffic {
     Product(DType),
     /// Reading it.
     Read,
-    /// The way between host and device.
-    Transfer,
+    /// The way from the host to the device.
+    Upload,
+    /// The way from the device to the host.
+    Download,
 }
 
 /// An operation with what is known about it.
@@ -61,17 +63,16 @@ pub(super) struct Runner<'a> {
 impl Runner<'_> {
     pub fn record(&mut self, case: Case<'_>) -> TensorResult<Record> {
         let times = measure(&self.device, &case.work, &self.options)?;
-        let transfer = case.traffic == Traffic::Transfer;
+        let transfer = matches!(case.traffic, Traffic::Upload | Traffic::Download);
         let dispatches = if transfer { 0 } else { eval_stats(&self.device).dispatches };
-        // What the way to a device allows is not known; in the host's memory it is a copy.
-        let (bytes, write) = if transfer { (2 * case.bytes, true) } else { (case.bytes, case.traffic != Traffic::Read) };
-        let known = !transfer || self.device.capabilities().host_memory;
-        let dtype = if let Traffic::Product(dtype) = case.traffic { dtype } else { DType::F32 };
-        let mut limit = if known { Some(self.limits.seconds_of(bytes, write, case.operations, dtype)?) } else { None };
+        let mut limit = self.limit(&case)?;
         if limit.is_some_and(|l| l > times.best().median) {
             // Faster than possible: the limit may have been measured while the machine was busy.
-            self.limits.again(bytes, write)?;
-            limit = Some(self.limits.seconds_of(bytes, write, case.operations, dtype)?);
+            match transfer {
+                true => self.limits.transfer_again(case.bytes, case.traffic == Traffic::Upload)?,
+                false => self.limits.again(case.bytes, case.traffic != Traffic::Read)?,
+            }
+            limit = self.limit(&case)?;
         }
         let record = Record {
             suite: case.suite.into(),
@@ -89,6 +90,17 @@ impl Runner<'_> {
         };
         (self.done)(&record);
         Ok(record)
+    }
+
+    /// Seconds that a case takes at least, where that is known.
+    fn limit(&mut self, case: &Case<'_>) -> TensorResult<Option<f64>> {
+        let (write, dtype) = match case.traffic {
+            Traffic::Upload | Traffic::Download => return self.limits.transfer(case.bytes, case.traffic == Traffic::Upload),
+            Traffic::Product(dtype) => (true, dtype),
+            Traffic::Copy => (true, DType::F32),
+            Traffic::Read => (false, DType::F32),
+        };
+        self.limits.seconds_of(case.bytes, write, case.operations, dtype).map(Some)
     }
 }
 

@@ -163,7 +163,7 @@ fn transfers(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Rec
                 size,
                 bytes,
                 operations: 0,
-                traffic: Traffic::Transfer,
+                traffic: if to_device { Traffic::Upload } else { Traffic::Download },
                 work,
             })?);
         }
@@ -365,16 +365,7 @@ fn loaders(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Recor
             let work = Work { variants: 1, run, expect: vec![1.0], tolerance: 1e-6 };
             let (size, bytes) = (format!("{BATCH}x{SIZE} {dtype}"), (n * dtype.block_bytes()) as u64);
             let operation = operation.to_string();
-            out.push(r.record(Case {
-                suite: "metal",
-                category,
-                operation,
-                size,
-                bytes,
-                operations: 0,
-                traffic: Traffic::Transfer,
-                work,
-            })?);
+            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations: 0, traffic: Traffic::Upload, work })?);
         }
     }
     Ok(out)

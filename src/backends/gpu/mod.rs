@@ -20,6 +20,7 @@ mod pending;
 mod pipelines;
 mod prepared_plan;
 mod queue;
+mod staging_probe;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timer;
@@ -390,6 +391,10 @@ impl Backend for GpuBackend {
     }
     fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
         Some(self.core.address.as_str()).filter(|a| !a.is_empty()).map(EnergyCounter::Board)
+    }
+    fn staging_seconds(&self, bytes: usize, to_device: bool) -> TensorResult<Option<f64>> {
+        self.core.check()?;
+        self.core.staging_seconds(bytes, to_device).map(Some)
     }
     fn lose_after(&self, submits: u64) {
         self.core.queue.lose_after(submits);

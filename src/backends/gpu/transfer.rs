@@ -42,7 +42,7 @@ pub(super) struct Part<'a> {
 }
 
 /// Asks for a buffer to be mapped.
-fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
+pub(super) fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
     let mapped = Arc::new(Mapped::default());
     let slot = mapped.clone();
     buffer.map_async(mode, 0..len, move |r| slot.set(r));
@@ -51,7 +51,7 @@ fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
 
 /// The answer to a request to map a buffer. It comes on whichever thread polls the device, so it may come a little after the work is done.
 #[derive(Default)]
-struct Mapped(Mutex<Option<Result<(), wgpu::BufferAsyncError>>>, Condvar);
+pub(super) struct Mapped(Mutex<Option<Result<(), wgpu::BufferAsyncError>>>, Condvar);
 
 impl Mapped {
     fn set(&self, r: Result<(), wgpu::BufferAsyncError>) {
@@ -63,7 +63,7 @@ impl Mapped {
 impl Core {
     /// Waits for the answer to a request to map, first by spinning for a moment, as `Queue::wait_awake` does; then for the submission (or for all)
     /// that it depends on.
-    fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
+    pub(super) fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let _waiting = self.queue.waiting();
         let start = Instant::now();
         let awake = self.adapter.pacing(|p| p.awake);
