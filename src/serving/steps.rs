@@ -30,12 +30,24 @@ pub(super) struct RowInput<'a> {
     /// How many tokens the row has drawn.
     pub draws: u32,
     pub sampling: &'a Sampling,
-    /// What it wants changed about its logits.
+}
+
+/// What the choice of a row's next token depends on besides its [`Sampling`].
+#[derive(Clone, Copy, Default)]
+pub(super) struct ChoiceInput<'a> {
+    /// Changes of its logits.
     pub adjust: Option<&'a Adjust>,
-    /// The tokens that may be chosen, as bits; all where it does not say.
+    /// The tokens that may be chosen, as bits; `None`: all.
     pub allowed: Option<&'a [u32]>,
     /// Whether its logits are wanted.
     pub scored: bool,
+}
+
+/// The submitted part of a step that gives logits.
+pub(super) struct Begun {
+    width: usize,
+    choice: Choice,
+    logits: Tensor,
 }
 
 /// What a step gives, on its way to the host.
@@ -248,7 +260,7 @@ impl Steps {
     }
 
     /// The logits as the rows want them.
-    fn adjust(&mut self, width: usize, rows: &[RowInput<'_>], logits: &Tensor) -> TensorResult<Tensor> {
+    fn adjust(&mut self, width: usize, rows: &[ChoiceInput<'_>], logits: &Tensor) -> TensorResult<Tensor> {
         let (step, changes) = self.adjusts.get(&width).zip(self.changes.as_mut()).ok_or_else(|| no_step("changes logits of", width))?;
         let [divisors, addends] = changes;
         let v = logits.dims()[1];
@@ -343,7 +355,8 @@ impl Steps {
     }
 
     /// Chooses a token of each row of logits; they are on their way to the host.
-    fn choose(&mut self, width: usize, choice: Choice, logits: &Tensor, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
+    pub fn choose(&mut self, Begun { width, choice, logits }: &Begun, rows: &[ChoiceInput<'_>]) -> TensorResult<Chosen> {
+        let (width, choice) = (*width, *choice);
         let changed =
             rows.iter().any(|r| r.adjust.is_some() || r.allowed.is_some()).then(|| self.adjust(width, rows, logits)).transpose()?;
         let tokens = self.choose_first(width, choice, changed.as_ref().unwrap_or(logits), rows.len())?;
@@ -361,8 +374,8 @@ impl Steps {
         download_first(&self.last, count)
     }
 
-    /// Submits a step that writes one token for each row.
-    pub fn write(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
+    /// Submits the part of a step that gives the logits behind the last token of each row.
+    pub fn begin_write(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Begun> {
         let width = self.writes.range(rows.len()..).next().map(|(w, _)| *w).ok_or_else(|| no_step("writes for", rows.len()))?;
         let choice = self.set_rows(rows, 1)?;
         let most = self.most[0];
@@ -376,16 +389,16 @@ impl Steps {
         self.numbers.set(numbers)?;
         let step = self.writes.get(&width).ok_or_else(|| no_step("writes for", width))?;
         let logits = step.run(&self.step_tensors())?.ok_or_else(|| no_step("has logits for", width))?;
-        self.choose(width, choice, &logits, rows)
+        Ok(Begun { width, choice, logits })
     }
 
-    /// Submits a step that reads tokens of each row, and chooses the token behind them.
-    pub fn read(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
+    /// Submits the part of a step that reads tokens of each row, and gives the logits behind them.
+    pub fn begin_read(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Begun> {
         let choice = self.set_rows(rows, 1)?;
         let s = self.reads.get_mut(&shape).ok_or_else(|| no_step("reads", shape[0]))?;
         s.set(shape, rows)?;
         let logits = self.run_read(shape, false)?;
-        self.choose(shape[0], choice, &logits, rows)
+        Ok(Begun { width: shape[0], choice, logits })
     }
 
     /// Submits a step that reads tokens of each row, and chooses the token behind each of them: `shape[1]` for each row. Their logits stay as they are.

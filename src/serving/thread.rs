@@ -12,7 +12,7 @@ use super::request::{Event, FinishReason, Request, Sampling, Usage};
 use super::round::Round;
 use super::scheduler::{Chunk, Full, HeldBack, Limits, RowId, Scheduler, Submission, Work};
 use super::stats::EngineStats;
-use super::steps::{Chosen, RowInput, Steps};
+use super::steps::{Begun, ChoiceInput, Chosen, RowInput, Steps};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -292,7 +292,7 @@ impl Core {
 
     /// One round; false if there is nothing to do.
     fn step(&mut self) -> TensorResult<bool> {
-        if self.live.values().any(|l| l.limits.is_some() || l.adjust.as_ref().is_some_and(Adjust::looks_back)) {
+        if self.ahead == 0 && self.choices_look_back() {
             // The next choice depends on tokens that are on their way.
             self.arrive_all()?;
             self.limit();
@@ -326,6 +326,34 @@ impl Core {
             self.arrive()?;
         }
         Ok(true)
+    }
+
+    /// Whether the next choice of a request depends on its tokens, all of which must have arrived.
+    fn choices_look_back(&self) -> bool {
+        self.live.values().any(|l| l.limits.is_some() || l.adjust.as_ref().is_some_and(Adjust::looks_back))
+    }
+
+    /// Chooses a token for each of a step's rows that ends with this chunk. While the device computes their logits, earlier tokens arrive where a choice
+    /// depends on them, and what may come next is found. `None` where tokens were lost for want of memory: the rows then read them again.
+    fn choose(&mut self, step: &Begun, rows: &[(RowId, bool)]) -> TensorResult<Option<Chosen>> {
+        if self.ahead > 0 && self.choices_look_back() {
+            let returned = self.scheduler.times_returned();
+            self.arrive_all()?;
+            if self.scheduler.times_returned() != returned {
+                self.read_again(rows.iter().map(|row| row.0), &TensorError::State("tokens were lost for want of memory".into()));
+                return Ok(None);
+            }
+            self.limit();
+        }
+        let input = |(id, ends): &(RowId, bool)| {
+            self.live.get(id).filter(|_| *ends).map_or(ChoiceInput::default(), |l| ChoiceInput {
+                adjust: l.adjust.as_ref(),
+                allowed: l.limits.as_ref().map(|limits| &limits.allowed[..]),
+                scored: l.logprobs.is_some(),
+            })
+        };
+        let inputs: Vec<ChoiceInput<'_>> = rows.iter().map(input).collect();
+        self.steps.choose(step, &inputs).map(Some)
     }
 
     /// Memory is short: the newest row waits until another has ended, or ends where none could go on instead.
@@ -390,8 +418,7 @@ impl Core {
             let live = self.live.get(id);
             let start = self.scheduler.read_tokens(*id).saturating_sub(1);
             let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
-            let (sampling, adjust, allowed, scored) = choice_of(live, &none);
-            RowInput { tokens, from: None, start, pages, draws, sampling, adjust, allowed, scored }
+            RowInput { tokens, from: None, start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
         });
         let inputs: Vec<RowInput<'_>> = inputs.collect();
         let begun = Instant::now();
@@ -417,18 +444,16 @@ impl Core {
     fn read(&mut self, shape: [usize; 2], chunks: &[Chunk]) -> TensorResult<()> {
         let none = Sampling::default();
         let own: Vec<(Vec<u32>, Vec<u32>)> = chunks.iter().map(|c| self.texts(c.row, c.start, c.len)).collect();
-        let inputs: Vec<RowInput<'_>> = chunks
-            .iter()
-            .zip(&own)
-            .map(|(c, (tokens, pages))| {
-                let live = self.live.get(&c.row).filter(|_| c.ends);
-                let draws = live.map_or(0, |l| (c.start + c.len - l.prompt) as u32);
-                let (sampling, adjust, allowed, scored) = choice_of(live, &none);
-                RowInput { tokens, from: None, start: c.start, pages, draws, sampling, adjust, allowed, scored }
-            })
-            .collect();
+        let inputs = chunks.iter().zip(&own).map(|(c, (tokens, pages))| {
+            let live = self.live.get(&c.row).filter(|_| c.ends);
+            let draws = live.map_or(0, |l| (c.start + c.len - l.prompt) as u32);
+            RowInput { tokens, from: None, start: c.start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
+        });
+        let inputs: Vec<RowInput<'_>> = inputs.collect();
         let begun = Instant::now();
-        let chosen = self.steps.read(shape, &inputs)?;
+        let step = self.steps.begin_read(shape, &inputs)?;
+        let rows: Vec<(RowId, bool)> = chunks.iter().map(|c| (c.row, c.ends)).collect();
+        let Some(chosen) = self.choose(&step, &rows)? else { return Ok(()) };
         for chunk in chunks {
             let Some(live) = self.live.get_mut(&chunk.row) else { continue };
             let Some(asked) = live.asked.take() else { continue };
@@ -437,7 +462,7 @@ impl Core {
         }
         self.own.read_steps += 1;
         self.own.read_tokens += chunks.iter().map(|c| c.len as u64).sum::<u64>();
-        self.flight.push_back(Flight { rows: chunks.iter().map(|c| (c.row, c.ends)).collect(), chosen, begun, reads: true });
+        self.flight.push_back(Flight { rows, chosen, begun, reads: true });
         Ok(())
     }
 
@@ -449,23 +474,20 @@ impl Core {
         };
         let starts: Vec<usize> = rows.iter().map(|&id| self.scheduler.read_tokens(id).saturating_sub(1)).collect();
         let own: Vec<(Vec<u32>, Vec<u32>)> = rows.iter().zip(&starts).map(|(&id, &start)| self.texts(id, start, 1)).collect();
-        let inputs: Vec<RowInput<'_>> = rows
-            .iter()
-            .zip(&own)
-            .zip(&starts)
-            .map(|((id, (tokens, pages)), &start)| {
-                let live = self.live.get(id);
-                let from = places.get(id).copied().filter(|_| tokens.is_empty());
-                let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
-                let (sampling, adjust, allowed, scored) = choice_of(live, &none);
-                RowInput { tokens, from, start, pages, draws, sampling, adjust, allowed, scored }
-            })
-            .collect();
+        let inputs = rows.iter().zip(&own).zip(&starts).map(|((id, (tokens, pages)), &start)| {
+            let live = self.live.get(id);
+            let from = places.get(id).copied().filter(|_| tokens.is_empty());
+            let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
+            RowInput { tokens, from, start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
+        });
+        let inputs: Vec<RowInput<'_>> = inputs.collect();
         let begun = Instant::now();
-        let chosen = self.steps.write(&inputs)?;
+        let step = self.steps.begin_write(&inputs)?;
+        let rows: Vec<(RowId, bool)> = rows.iter().map(|&id| (id, true)).collect();
+        let Some(chosen) = self.choose(&step, &rows)? else { return Ok(()) };
         self.own.batch_size.observe(rows.len() as f64);
         self.own.write_steps += 1;
-        self.flight.push_back(Flight { rows: rows.iter().map(|&id| (id, true)).collect(), chosen, begun, reads: false });
+        self.flight.push_back(Flight { rows, chosen, begun, reads: false });
         Ok(())
     }
 
@@ -508,7 +530,12 @@ impl Core {
         let behind = std::mem::take(&mut self.flight);
         let lost: BTreeSet<RowId> = rows.iter().chain(behind.iter().flat_map(|f| &f.rows)).map(|(id, _)| *id).collect();
         self.give_way(e);
-        for id in lost {
+        self.read_again(lost, e);
+    }
+
+    /// Puts rows back, to read their tokens again; those that cannot end with this error.
+    fn read_again(&mut self, rows: impl IntoIterator<Item = RowId>, e: &TensorError) {
+        for id in rows {
             match self.scheduler.can_be_read_again(id) {
                 true => self.scheduler.put_back(id),
                 false => self.finish(id, Err(e.clone())),
@@ -603,16 +630,6 @@ impl Core {
             self.finish(id, Err(e.clone()));
         }
     }
-}
-
-/// How a row's token is chosen.
-type HowChosen<'a> = (&'a Sampling, Option<&'a Adjust>, Option<&'a [u32]>, bool);
-
-/// A row's settings, what it wants changed about its logits, which tokens it may have, and whether it wants to have the logits.
-fn choice_of<'a>(live: Option<&'a Live>, none: &'a Sampling) -> HowChosen<'a> {
-    live.map_or((none, None, None, false), |l| {
-        (&l.sampling, l.adjust.as_ref(), l.limits.as_ref().map(|limits| &limits.allowed[..]), l.logprobs.is_some())
-    })
 }
 
 /// What `TL_TEST_STALL_AFTER` says, steps for every engine of the process or `STEPS:ENGINES` for so many of them.
