@@ -240,14 +240,14 @@ impl PendingRead {
 
 /// How runs of a plan with one output follow each other.
 #[derive(Clone, Copy)]
-pub struct RepeatedRuns<'a> {
+pub struct Repeat<'a> {
     /// The input that is the output of the run before.
     pub fed: usize,
     /// What is added to each run-time number from run to run.
     pub growth: &'a [f64],
 }
 
-impl RepeatedRuns<'_> {
+impl Repeat<'_> {
     /// Inputs and numbers of the run behind the one that wrote `out`.
     pub fn advance<B: Clone>(&self, inputs: &mut [B], out: &B, params: &mut [f64]) {
         inputs[self.fed] = out.clone();
@@ -314,18 +314,11 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// Those of [`Backend::run`].
-    fn run_repeated(
-        &self,
-        plan: &Arc<Plan>,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        params: &[f64],
-        repeated: RepeatedRuns<'_>,
-    ) -> TensorResult<()> {
+    fn run_repeated(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], by: Repeat<'_>) -> TensorResult<()> {
         let (mut inputs, mut params) = (inputs.to_vec(), params.to_vec());
         for out in outputs {
             self.run(plan, &inputs, std::slice::from_ref(out), &params)?;
-            repeated.advance(&mut inputs, out, &mut params);
+            by.advance(&mut inputs, out, &mut params);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The numbers that a plan's kernels read at run time, one block for each step and run, and where a plan's submits end.
 
-use super::RepeatedRuns;
+use super::Repeat;
 use super::codegen::{StepShader, UniformWord, param_bits};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Step, Work};
@@ -76,7 +76,7 @@ impl PlanNumbers {
     ///
     /// # Errors
     /// `TensorError::Internal` where there are fewer parameters than the plan names.
-    pub fn update(&mut self, runs: usize, params: &[f64], repeated: Option<RepeatedRuns<'_>>) -> TensorResult<Option<&[u32]>> {
+    pub fn update(&mut self, runs: usize, params: &[f64], repeated: Option<Repeat<'_>>) -> TensorResult<Option<&[u32]>> {
         // Known is only what stands there for the first run.
         self.written &= runs == 1;
         for run in 0..runs {

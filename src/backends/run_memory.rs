@@ -1,6 +1,6 @@
 //! Which memory the buffers of a plan have in its runs.
 
-use super::RepeatedRuns;
+use super::Repeat;
 use super::pool::{AllocId, Allocation, Pool, PoolControl};
 use crate::plan::{Buf, Plan};
 
@@ -9,7 +9,7 @@ pub(super) struct RunMemory<'b, B> {
     pub inputs: &'b [&'b B],
     pub outputs: &'b [&'b B],
     pub leased: &'b [B],
-    pub repeated: Option<RepeatedRuns<'b>>,
+    pub repeated: Option<Repeat<'b>>,
 }
 
 impl<'b, B> RunMemory<'b, B> {

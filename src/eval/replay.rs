@@ -2,7 +2,7 @@
 
 use super::evaluator::{Lock, Recorded, base, recording};
 use super::read::Download;
-use crate::backends::{Buffer, RepeatedRuns};
+use crate::backends::{Buffer, Repeat};
 use crate::compile::Compiled;
 use crate::error::TensorResult;
 use crate::events;
@@ -94,7 +94,7 @@ impl Replay {
             k.params.iter_mut().zip(&k.growth).for_each(|(p, g)| *p += g);
             let before = start.elapsed();
             backend.defer_submit();
-            backend.run_repeated(plan, &k.bound, &outputs, &k.params, RepeatedRuns { fed: k.fed, growth: &k.growth })?;
+            backend.run_repeated(plan, &k.bound, &outputs, &k.params, Repeat { fed: k.fed, growth: &k.growth })?;
             k.params.iter_mut().zip(&k.growth).for_each(|(p, g)| *p += g * (count - 1) as f64);
             e.stats.evaluations += count as u64;
             e.stats.hits += count as u64;

@@ -6,7 +6,7 @@ use super::memory::{GpuBuffer, PRIVATE};
 use super::pipelines::Pipelines;
 use super::prepared_plan::PreparedPlan;
 use super::timer::Timer;
-use crate::backends::RepeatedRuns;
+use crate::backends::Repeat;
 use crate::backends::codegen::plan_shaders;
 use crate::backends::run_memory::{RunMemory, label_slots};
 use crate::backends::stages::{Stage, enter};
@@ -73,7 +73,7 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
-        repeated: Option<RepeatedRuns<'_>>,
+        repeated: Option<Repeat<'_>>,
     ) -> TensorResult<()> {
         let _stage = enter(Stage::Encode);
         let defer = core.queue.pending.may_defer();

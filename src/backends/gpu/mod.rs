@@ -37,7 +37,7 @@ use self::core::Core;
 use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
-use super::{Backend, Buffer, Bytes, EnergyCounter, PendingRead, RepeatedRuns, Submitted, TunedAdapter, cpu, probes};
+use super::{Backend, Buffer, Bytes, EnergyCounter, PendingRead, Repeat, Submitted, TunedAdapter, cpu, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -216,7 +216,7 @@ impl GpuBackend {
         inputs: &[Buffer],
         outputs: &[Buffer],
         params: &[f64],
-        repeated: Option<RepeatedRuns<'_>>,
+        repeated: Option<Repeat<'_>>,
     ) -> TensorResult<()> {
         let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::pending_upload).collect();
         self.core.bring(&waiting)?;
@@ -314,15 +314,8 @@ impl Backend for GpuBackend {
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
         self.run_as(plan, inputs, outputs, params, None)
     }
-    fn run_repeated(
-        &self,
-        plan: &Arc<Plan>,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        params: &[f64],
-        repeated: RepeatedRuns<'_>,
-    ) -> TensorResult<()> {
-        self.run_as(plan, inputs, outputs, params, Some(repeated))
+    fn run_repeated(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], by: Repeat<'_>) -> TensorResult<()> {
+        self.run_as(plan, inputs, outputs, params, Some(by))
     }
     fn defer_submit(&self) {
         // Apple's watch over submits counts each.

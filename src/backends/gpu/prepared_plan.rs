@@ -5,7 +5,7 @@ use super::dispatch::{Dispatch, Numbers};
 use super::error_records::ERROR_RECORDS;
 use super::memory::GpuBuffer;
 use super::pipelines::Pipeline;
-use crate::backends::RepeatedRuns;
+use crate::backends::Repeat;
 use crate::backends::codegen::StepShader;
 use crate::backends::numbers::{PlanNumbers, SubmitLength};
 use crate::error::TensorResult;
@@ -89,7 +89,7 @@ impl PreparedPlan {
     }
 
     /// Writes the numbers of these runs, where they have changed.
-    pub fn number(&mut self, core: &Core, runs: usize, params: &[f64], repeated: Option<RepeatedRuns<'_>>) -> TensorResult<()> {
+    pub fn number(&mut self, core: &Core, runs: usize, params: &[f64], repeated: Option<Repeat<'_>>) -> TensorResult<()> {
         if self.numbers.reserve(runs) {
             self.make_block(core)?;
         }

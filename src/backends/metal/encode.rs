@@ -5,7 +5,7 @@ use super::heaps::{PRIVATE, SHARED};
 use super::memory::{Block, Memory, MetalBuffer};
 use super::text::{Pipeline, Pipelines};
 use super::watch::{Times, summary};
-use crate::backends::RepeatedRuns;
+use crate::backends::Repeat;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
 use crate::backends::lock::lock;
@@ -101,7 +101,7 @@ impl PreparedPlan {
     }
 
     /// Writes the numbers of these runs, where they have changed, to memory that nothing uses.
-    fn number(&mut self, gpu: &Gpu, runs: usize, params: &[f64], repeated: Option<RepeatedRuns<'_>>) -> TensorResult<()> {
+    fn number(&mut self, gpu: &Gpu, runs: usize, params: &[f64], repeated: Option<Repeat<'_>>) -> TensorResult<()> {
         if self.numbers.reserve(runs) {
             self.give_up_blocks();
             self.numbers.forget();
@@ -305,7 +305,7 @@ impl Runner {
         inputs: &[&MetalBuffer],
         outputs: &[&MetalBuffer],
         params: &[f64],
-        repeated: Option<RepeatedRuns<'_>>,
+        repeated: Option<Repeat<'_>>,
     ) -> TensorResult<u64> {
         let (_stage, _interval) = (enter(Stage::Encode), Signpost::begin(Interval::Plan));
         gpu.watch.check()?;

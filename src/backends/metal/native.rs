@@ -13,7 +13,7 @@ use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
 use crate::backends::probe_kernels::Features;
-use crate::backends::{Backend, Buffer, Bytes, PendingRead, RepeatedRuns, Submitted, TunedAdapter, captures, cpu, probes};
+use crate::backends::{Backend, Buffer, Bytes, PendingRead, Repeat, Submitted, TunedAdapter, captures, cpu, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -130,7 +130,7 @@ impl NativeMetal {
         Ok(())
     }
 
-    fn run_as(&self, plan: &Arc<Plan>, io: [&[Buffer]; 2], params: &[f64], repeated: Option<RepeatedRuns<'_>>) -> TensorResult<()> {
+    fn run_as(&self, plan: &Arc<Plan>, io: [&[Buffer]; 2], params: &[f64], repeated: Option<Repeat<'_>>) -> TensorResult<()> {
         self.bring(io[0])?;
         let inputs = io[0].iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
         let outputs = io[1].iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
@@ -227,15 +227,8 @@ impl Backend for NativeMetal {
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
         self.run_as(plan, [inputs, outputs], params, None)
     }
-    fn run_repeated(
-        &self,
-        plan: &Arc<Plan>,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        params: &[f64],
-        repeated: RepeatedRuns<'_>,
-    ) -> TensorResult<()> {
-        self.run_as(plan, [inputs, outputs], params, Some(repeated))
+    fn run_repeated(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], by: Repeat<'_>) -> TensorResult<()> {
+        self.run_as(plan, [inputs, outputs], params, Some(by))
     }
     fn start_capture(&self, path: &Path) -> TensorResult<()> {
         self.synchronize()?;

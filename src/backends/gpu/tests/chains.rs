@@ -24,7 +24,7 @@ fn runs_of_a_chain_each_read_the_one_before() {
             let out: Vec<Buffer> = (0..runs).map(|_| m.alloc(4 * n).unwrap()).collect();
             let submits = m.submits();
             m.defer_submit();
-            m.run_repeated(&plan, std::slice::from_ref(&x), &out, &params, RepeatedRuns { fed: 0, growth: &growth }).unwrap();
+            m.run_repeated(&plan, std::slice::from_ref(&x), &out, &params, Repeat { fed: 0, growth: &growth }).unwrap();
             // All but the first element of each, one behind the other.
             let parts: Vec<_> = out.iter().map(|b| (b, 4, 4 * n - 4)).collect();
             let got = decode(&taken(m.start_reads(&parts).unwrap()), d);
