@@ -29,6 +29,7 @@ pub static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
     super::products::list(&mut list);
     super::windows::list(&mut list);
     super::transforms::list(&mut list);
+    super::quantized::list(&mut list);
     list.0
 });
 

@@ -45,6 +45,16 @@ fn transposed(a: &Array) -> Array {
     a.permute(&order)
 }
 
+/// Some of the activations.
+fn activated(kind: Activation) -> impl Fn(f64) -> f64 + Copy {
+    move |v| match kind {
+        Activation::Tanh => v.tanh(),
+        Activation::Sigmoid => 1.0 / (1.0 + (-v).exp()),
+        Activation::SiLU => v / (1.0 + (-v).exp()),
+        _ => v,
+    }
+}
+
 fn matrices(l: &mut List) {
     l.add("matmul", |p| {
         let (x, y, t) = factors(p)?;
@@ -95,17 +105,18 @@ fn matrices(l: &mut List) {
     l.add("matmul_with_activation", |p| {
         let (x, y, t) = factors(p)?;
         let kind = [Activation::None, Activation::Tanh, Activation::Sigmoid, Activation::SiLU][p.below(4)];
-        let f = move |v: f64| match kind {
-            Activation::Tanh => v.tanh(),
-            Activation::Sigmoid => 1.0 / (1.0 + (-v).exp()),
-            Activation::SiLU => v / (1.0 + (-v).exp()),
-            _ => v,
-        };
+        let f = activated(kind);
         let text = format!("{{0}}.matmul_with_activation(&{{1}}{}, Activation::{kind:?})", if t { ".t()?" } else { "" });
         let c = Call::new(text, &[x, y], move |v| {
             if t { v[0].matmul_with_activation(&v[1].t()?, kind) } else { v[0].matmul_with_activation(&v[1], kind) }
         });
         Some(c.reference(move |a| if t { a[0].matmul(&transposed(&a[1])) } else { a[0].matmul(&a[1]) }.map(f)))
+    });
+    l.add("Activation::apply", |p| {
+        let x = p.float()?;
+        let kind = [Activation::None, Activation::Tanh, Activation::Sigmoid, Activation::SiLU][p.below(4)];
+        let c = Call::new(format!("Activation::{kind:?}.apply(&{{0}})"), &[x], move |t| kind.apply(&t[0]));
+        Some(c.reference(move |a| a[0].map(activated(kind))))
     });
     l.add("linear", |p| {
         let x = p.value(|v| is_float(v) && v.rank() > 0)?;

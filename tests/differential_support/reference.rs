@@ -1,7 +1,8 @@
-//! What plain loops in f64 give: joins, products, attention, convolutions, pools and Einstein's sums.
+//! What plain loops in f64 give: joins, products, attention, convolutions, pools, Einstein's sums, entropies, neighbours and quantized integers.
 
 use crate::conformance_support::Array;
 use tensorlogic::ops::index_add::Combine;
+use tensorlogic::quant::{Affine, Granularity, Mapping};
 
 pub fn narrowed(a: &Array, d: usize, start: usize, len: usize) -> Array {
     a.pick(d, &(start..start + len).collect::<Vec<_>>())
@@ -192,4 +193,64 @@ pub fn einsum(equation: &str, operands: &[Array]) -> Array {
         });
         terms.data.iter().sum()
     })
+}
+
+/// The entropy of the bytes around each one of a row, as a share of 8 bits: those of `window` bytes, of which the row has.
+pub fn entropy(row: &[f64], window: usize) -> Vec<f64> {
+    let around = |i: usize| {
+        let mut bytes = row[i.saturating_sub(window / 2)..row.len().min(i + window.div_ceil(2))].to_vec();
+        bytes.sort_by(f64::total_cmp);
+        let shares = bytes.chunk_by(|a, b| a == b).map(|equal| equal.len() as f64 / bytes.len() as f64);
+        // Not −0 where there is one kind.
+        shares.map(|share| share * (1.0 / share).log2() / 8.0).sum()
+    };
+    (0..row.len()).map(around).collect()
+}
+
+/// The number that follows `x` in f32 in the direction of `y`, by its bits.
+pub fn neighbour(x: f32, y: f32) -> f32 {
+    match x {
+        _ if x == y => y,
+        _ if x == 0.0 => f32::from_bits(1).copysign(y),
+        // Further away from 0, or nearer to it.
+        _ if (x < y) == (x > 0.0) => f32::from_bits(x.to_bits() + 1),
+        _ => f32::from_bits(x.to_bits() - 1),
+    }
+}
+
+/// The group of each element of a tensor that is quantized.
+pub fn groups(shape: &[usize], granularity: Granularity) -> Vec<usize> {
+    let rank = shape.len();
+    let of = |i: &[usize]| match granularity {
+        Granularity::PerTensor => 0,
+        Granularity::PerChannel(axis) => i[axis.rem_euclid(rank as isize) as usize],
+        Granularity::Block(n) => {
+            let row = i[..rank - 1].iter().zip(shape).fold(0, |row, (&i, &d)| row * d + i);
+            row * shape[rank - 1].div_ceil(n) + i[rank - 1] / n
+        }
+    };
+    Array::from_fn(shape, |i| of(i) as f64).data.into_iter().map(|g| g as usize).collect()
+}
+
+/// The integers of a tensor and what they stand for; `None` where it is not certain how a value is rounded.
+pub fn quantized(a: &Array, how: &Affine) -> Option<(Array, Array)> {
+    let [least, most] = how.range().map(f64::from);
+    let groups = groups(&a.shape, how.granularity);
+    let symmetric = how.mapping == Mapping::Symmetric;
+    // Down and up, cut off: the same unless the number is between two integers.
+    let rounded = |x: f64, [least, most]: [f64; 2]| {
+        let [down, up] = [x - 1e-3, x + 1e-3].map(|x| x.round().clamp(least, most));
+        (down == up).then_some(down)
+    };
+    let mut out = (a.clone(), a.clone());
+    for (i, (&x, group)) in a.data.iter().zip(&groups).enumerate() {
+        let own = || a.data.iter().zip(&groups).filter(|(_, g)| *g == group).map(|(v, _)| *v);
+        let (low, high) = (own().fold(0.0, f64::min), own().fold(0.0, f64::max));
+        let span = if symmetric { high.max(-low) / ((most - least) / 2.0) } else { (high - low) / (most - least) };
+        let scale = span.max(f64::from(f32::MIN_POSITIVE));
+        let zero = if symmetric { 0.0 } else { least + rounded(-low / scale, [0.0, most - least])? };
+        let q = rounded(x / scale + zero, [least, most])?;
+        (out.0.data[i], out.1.data[i]) = (q, (q - zero) * scale);
+    }
+    Some(out)
 }

@@ -492,6 +492,13 @@ fn losses(l: &mut List) {
     const SHARE: (f64, f64) = (0.05, 0.95);
     let smooth = |_: f64, _: f64| f64::INFINITY;
     loss(l, "mse_loss", [ANY, ANY], |x, y, r| x.mse_loss(y, r), |x, y| (x - y) * (x - y), smooth);
+    l.add("loss::mse_loss", |p| {
+        let x = p.value(|v| is_float(v) && !v.array.data.is_empty())?;
+        let y = p.partner(x)?;
+        let c = Call::new("mse_loss(&{0}, &{1})", &[x, y], |t| tensorlogic::ops::loss::mse_loss(&t[0], &t[1]));
+        let square = |a: &[Array]| a[0].zip(&a[1], |x, y| (x - y) * (x - y)).data;
+        (!p.of(y).array.data.is_empty()).then(|| c.reference(move |a| Array { shape: vec![], data: vec![mean(&square(a))] }))
+    });
     loss(l, "l1_loss", [ANY, ANY], |x, y, r| x.l1_loss(y, r), |x, y| (x - y).abs(), |x, y| x - y);
     let bend = |x: f64, y: f64| ((x - y).abs() - 0.5).abs().min((x - y).abs());
     let huber = |x: f64, y: f64| {
