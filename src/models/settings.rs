@@ -282,6 +282,7 @@ impl<'a> Settings<'a> {
     pub(crate) fn by_layer(&self, gguf: &str) -> TensorResult<Option<Vec<f64>>> {
         match self.raw(gguf, NONE)? {
             Some(Raw::Gguf(v)) if v.kind() == ValueType::Array => {
+                self.note(gguf, NONE, v);
                 v.array()?.values().map(Value::f64).collect::<TensorResult<_>>().map(Some)
             }
             _ => Ok(None),
@@ -305,10 +306,26 @@ impl<'a> Settings<'a> {
     pub(crate) fn flags_by_layer(&self, gguf: &str) -> TensorResult<Option<Vec<bool>>> {
         match self.raw(gguf, NONE)? {
             Some(Raw::Gguf(v)) if v.kind() == ValueType::Array => {
+                self.note(gguf, NONE, v);
                 v.array()?.values().map(Value::bool).collect::<TensorResult<_>>().map(Some)
             }
             _ => Ok(None),
         }
+    }
+
+    /// As [`Settings::number`], of a number that says which tensors there are: messages about these name it.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub(crate) fn count(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
+        let count = self.number(gguf, hub)?;
+        count.into_iter().for_each(|n| self.note(gguf, hub, n));
+        Ok(count)
+    }
+
+    /// Adds a setting to those that messages about tensors name.
+    fn note(&self, gguf: &str, hub: &str, value: impl fmt::Display) {
+        self.sizes.borrow_mut().push(format!("`{}` {value}", self.name(gguf, hub)));
     }
 
     /// A size that `config.json` may say and that nobody has asked for by this.
@@ -371,9 +388,8 @@ impl<'a> Settings<'a> {
             Raw::Gguf(v) => v.bool().ok(),
             Raw::Hub(v) => v.as_bool(),
         };
-        if flag == Some(true) {
-            self.sizes.borrow_mut().push(format!("`{}` true", self.name(gguf, hub)));
-        }
+        // Folders say most of what they do not have.
+        flag.filter(|on| *on || !self.is_hub()).into_iter().for_each(|on| self.note(gguf, hub, on));
         flag.map_or_else(|| self.is_not(gguf, hub, raw, "true or false"), |b| Ok(Some(b)))
     }
 
@@ -397,7 +413,7 @@ impl<'a> Settings<'a> {
         if v < 1.0 || v.fract() != 0.0 || v > limit as f64 {
             return Err(self.wrong(format!("`{name}` is {v}; expected a whole number from 1 to {limit}")));
         }
-        self.sizes.borrow_mut().push(format!("`{name}` {v}"));
+        self.note(gguf, hub, v);
         Ok(Some(v as usize))
     }
 

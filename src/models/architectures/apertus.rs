@@ -45,7 +45,7 @@ fn key(part: &str) -> String {
 /// A number for each layer by a whole key of GGUF.
 fn numbers(s: &Settings<'_>, key: &str, layers: usize) -> TensorResult<Vec<f64>> {
     let all = s.by_whole_key(key)?.filter(|all| all.len() == layers);
-    all.ok_or_else(|| s.wrong(format!("`{key}` must be a number for each of {layers} layers")))
+    all.ok_or_else(|| s.wrong(format!("`{key}` must be a number for each of {layers} layers ({})", s.sizes())))
 }
 
 /// xIELU's numbers, which are tensors of layers in folders, are lists.

@@ -121,7 +121,7 @@ pub(super) fn attention_layers(s: &Settings<'_>) -> TensorResult<Option<(usize, 
 pub(super) fn layers_with_attention(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
     match attention_layers(s)? {
         Some((_, attention)) if attention.len() == layers => Ok(attention),
-        _ => Err(s.refuse("attention.head_count_kv", NONE, &format!("expected a number for each of {layers} layers"))),
+        _ => Err(s.refuse("attention.head_count_kv", NONE, &format!("expected a number for each of {layers} layers ({})", s.sizes()))),
     }
 }
 
@@ -174,7 +174,7 @@ fn windowed_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Option<Vec<b
     if let Some(limited) = s.flags_by_layer(key)? {
         return match limited.len() == layers {
             true => Ok(Some(limited)),
-            false => Err(s.refuse(key, NONE, &format!("expected one for each of {layers} layers"))),
+            false => Err(s.refuse(key, NONE, &format!("expected one for each of {layers} layers ({})", s.sizes()))),
         };
     }
     let pattern = s.size(key, NONE, 4096)?;

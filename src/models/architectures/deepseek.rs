@@ -149,7 +149,7 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = decoder(s, "deepseek2", &V3)?;
     let bias = common::bias(s, "mlp_bias", false)?;
     d.each(|l| l.feed.bias = bias);
-    let sigmoid = !s.is_hub() && s.number("expert_gating_func", NONE)? == Some(2.0);
+    let sigmoid = !s.is_hub() && s.count("expert_gating_func", NONE)? == Some(2.0);
     let router = if sigmoid { experts::deepseek(s, [1, 1], false, 1.0)? } else { greedy(s)? };
     let keys = experts::Counts { count: &["n_routed_experts", "num_experts"], used: "num_experts_per_tok", usual: None };
     let mut experts = experts::experts(s, &keys, router)?;

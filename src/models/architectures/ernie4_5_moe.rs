@@ -26,7 +26,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     experts.shared = experts::shared(s, "moe_num_shared_experts", size, 2)?;
     let together = s.size("expert_shared_feed_forward_length", NONE, 1 << 22)?;
     experts.shared.iter_mut().for_each(|shared| shared.size = together.unwrap_or(shared.size));
-    let first = s.number("leading_dense_block_count", "moe_layer_start_index")?.unwrap_or(if s.is_hub() { 1.0 } else { 0.0 });
+    let first = s.count("leading_dense_block_count", "moe_layer_start_index")?.unwrap_or(if s.is_hub() { 1.0 } else { 0.0 });
     let last = s.number(NONE, "moe_layer_end_index")?.filter(|n| *n != -1.0).unwrap_or(f64::INFINITY);
     let step = s.size("interleave_moe_layer_step", "moe_layer_interval", 1 << 12)?.unwrap_or(1);
     experts::put(&mut d, &experts, size, |i| (i + 1) % step == 0 && (first..=last).contains(&(i as f64)));

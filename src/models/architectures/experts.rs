@@ -42,7 +42,8 @@ pub(super) fn experts(s: &Settings<'_>, keys: &Counts<'_>, router: RouterSpec) -
         return Err(s.refuse("expert_used_count", keys.used, &format!("there are {count} experts")));
     }
     if let Some(g) = router.groups.filter(|g| count % g.count != 0 || g.used > g.count || g.used * (count / g.count) < used) {
-        let text = format!("{count} experts in {} groups, {} of them selected, do not give {used} experts", g.count, g.used);
+        let text =
+            format!("{count} experts in {} groups, {} of them selected, do not give {used} experts ({})", g.count, g.used, s.sizes());
         return Err(s.wrong(text));
     }
     Ok(ExpertsSpec { count, used, router, layout: ExpertLayout::OneByOne, bias: Some(false), shared: None, with_dense: None })
@@ -90,7 +91,7 @@ pub(super) fn weighted(s: &Settings<'_>, router: RouterSpec, norm: bool, scale: 
 
 /// Several shared experts of `size` each, by a key of their number.
 pub(super) fn shared(s: &Settings<'_>, hub: &str, size: usize, usual: usize) -> TensorResult<Option<SharedSpec>> {
-    let count = s.number("expert_shared_count", hub)?.unwrap_or(if s.is_hub() { usual as f64 } else { 0.0 });
+    let count = s.count("expert_shared_count", hub)?.unwrap_or(if s.is_hub() { usual as f64 } else { 0.0 });
     if !(0.0..=4096.0).contains(&count) || count.fract() != 0.0 {
         return Err(s.refuse("expert_shared_count", hub, "expected a whole number from 0 to 4096"));
     }
@@ -100,7 +101,7 @@ pub(super) fn shared(s: &Settings<'_>, hub: &str, size: usize, usual: usize) -> 
 /// How many layers are dense before the first with experts.
 pub(super) fn dense_first(s: &Settings<'_>, usual: usize) -> TensorResult<usize> {
     s.only_number(NONE, "moe_layer_freq", 1.0, "only experts in every layer behind the dense ones are implemented")?;
-    let found = s.number("leading_dense_block_count", "first_k_dense_replace")?;
+    let found = s.count("leading_dense_block_count", "first_k_dense_replace")?;
     Ok(found.unwrap_or(if s.is_hub() { usual as f64 } else { 0.0 }).max(0.0) as usize)
 }
 

@@ -28,7 +28,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let router = RouterSpec { correction, divisor, scale, ..RouterSpec::new(Scores::Sigmoid) };
     let experts = experts::experts(s, &experts::counts([32, 4]), router)?;
     let size = experts::size(s, "moe_intermediate_size", 1792)?;
-    let dense = s.number("leading_dense_block_count", "num_dense_layers")?.unwrap_or(if s.is_hub() { 2.0 } else { 0.0 }).max(0.0) as usize;
+    let dense = s.count("leading_dense_block_count", "num_dense_layers")?.unwrap_or(if s.is_hub() { 2.0 } else { 0.0 }).max(0.0) as usize;
     experts::put(&mut d, &experts, size, |i| i >= dense);
     d.names = lfm2::names_of_heads().with(&[
         ("ffn_gate_inp", "feed_forward.gate"),

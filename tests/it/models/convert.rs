@@ -19,7 +19,7 @@ fn path(name: &str) -> PathBuf {
 }
 
 /// A folder of a test's own.
-fn place(name: &str) -> PathBuf {
+pub(super) fn place(name: &str) -> PathBuf {
     let p = std::env::temp_dir().join(format!("tl-convert-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&p);
     std::fs::create_dir_all(&p).unwrap();
@@ -30,12 +30,12 @@ fn load(path: &Path) -> Box<dyn Model> {
     models::load(&Weights::open(path, &Device::cpu()).unwrap(), Some(DType::F32)).unwrap()
 }
 
-fn logits(model: &dyn Model) -> Vec<f32> {
+pub(super) fn logits(model: &dyn Model) -> Vec<f32> {
     let tokens = Tensor::from_vec((0..40).map(|i| i * i % 61).collect::<Vec<i32>>(), &[2, 20], &Device::cpu()).unwrap();
     no_grad(|| model.logits(&model.hidden(&tokens, &mut KvCache::none())?)?.to_vec()).unwrap()
 }
 
-fn convert(from: &Path, dtype: DType, to: &Path) {
+pub(super) fn convert(from: &Path, dtype: DType, to: &Path) {
     write_gguf(&Weights::open(from, &Device::cpu()).unwrap(), dtype, |_, _| Ok(()), to).unwrap();
 }
 
@@ -85,7 +85,7 @@ fn becomes_gguf(hub: &Path, folder: &Path) -> Result<(), String> {
 
 /// The folders of `models2` whose settings GGUF has no key for: the key that the refusal names, and settings with which they become GGUF, where there
 /// are any. The tensors of layers that these leave out are left out.
-const REFUSED: [(&str, &str, &str); 17] = [
+pub(super) const REFUSED: [(&str, &str, &str); 17] = [
     ("bitnet-base", "hidden_act", r#"{"hidden_act": "silu"}"#),
     ("bloom-odd", "apply_residual_connection_post_layernorm", r#"{"apply_residual_connection_post_layernorm": false}"#),
     ("falcon-alibi", "parallel_attn", ""),
@@ -106,12 +106,12 @@ const REFUSED: [(&str, &str, &str); 17] = [
 ];
 
 /// The settings of a folder.
-fn config(folder: &Path) -> serde_json::Value {
+pub(super) fn config(folder: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap()
 }
 
 /// A folder with some of its settings changed, those of objects too; null removes one at the top.
-fn changed(from: &Path, to: &Path, changes: &serde_json::Value) {
+pub(super) fn changed(from: &Path, to: &Path, changes: &serde_json::Value) {
     std::fs::create_dir_all(to).unwrap();
     let mut config = config(from);
     for (key, value) in changes.as_object().unwrap() {
@@ -181,12 +181,12 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
 }
 
 /// The vectors here; `TL_VECTORS=FOLDER` takes a larger set of the same layout.
-fn vectors() -> PathBuf {
+pub(super) fn vectors() -> PathBuf {
     std::env::var_os("TL_VECTORS").map_or_else(|| path(""), PathBuf::from)
 }
 
 /// The decoders of `models2`, by their folders.
-fn decoders() -> Vec<String> {
+pub(super) fn decoders() -> Vec<String> {
     let manifest = std::fs::read(vectors().join("models2/manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
     let all = manifest["models"].as_array().unwrap().iter().filter(|m| m["kind"].is_null());
@@ -195,7 +195,7 @@ fn decoders() -> Vec<String> {
 }
 
 /// The architectures of which folders become GGUF files, by `model_type`.
-fn written_as(model_type: &str) -> Option<&'static str> {
+pub(super) fn written_as(model_type: &str) -> Option<&'static str> {
     models::supported().find(|a| a.names.contains(&model_type)).and_then(|a| a.gguf)
 }
 
@@ -364,7 +364,7 @@ fn keys_of_newer_files_are_read() {
 }
 
 /// A folder of Mistral 4, of random tensors: latent attention with a vector of queries' own, experts in two tensors, and queries that grow.
-fn with_latents(folder: &Path) {
+pub(super) fn with_latents(folder: &Path) {
     let rope = json!({ "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
         "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 0.4 });
     let config = json!({
@@ -441,7 +441,7 @@ fn a_folder_of_mistral_4_is_the_same_model_as_gguf() {
 }
 
 /// A folder of Qwen 3 with experts, or of Qwen 2 with a shared one besides, of random tensors.
-fn with_experts(folder: &Path, model_type: &str) {
+pub(super) fn with_experts(folder: &Path, model_type: &str) {
     let shared = model_type == "qwen2_moe";
     let config = json!({
         "model_type": model_type, "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,

@@ -8,10 +8,12 @@ mod convert;
 mod encoders;
 mod every_key;
 mod experts;
+mod gguf_keys;
 mod gguf_layouts;
 #[cfg(feature = "images")]
 mod images;
 mod inference;
+mod layouts;
 mod model_files;
 mod model_settings;
 mod mutations;
