@@ -119,8 +119,12 @@ impl Seq2Seq {
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Seq2Seq> {
         let Some(known) = seq2seq::find(weights.architecture()?).filter(|_| weights.is_hub()) else {
             let names: Vec<&str> = seq2seq::SEQ2SEQ.iter().map(|a| a.name).collect();
-            let message =
-                format!("{}: of models with two stacks, those in Hub folders of {} are supported", weights.file(), names.join(" and "));
+            let message = format!(
+                "{}: `model_type` is \"{}\"; of models with two stacks, those in Hub folders of {} are supported",
+                weights.file(),
+                weights.architecture()?,
+                names.join(" and ")
+            );
             return Err(TensorError::Unsupported(message));
         };
         let dtype = dtype.unwrap_or(DType::F32);

@@ -90,7 +90,12 @@ impl VisionTower {
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<VisionTower> {
         let Some(known) = towers::find(weights.architecture()?).filter(|_| weights.is_hub()) else {
             let names: Vec<&str> = towers::TOWERS.iter().map(|a| a.name).collect();
-            let message = format!("{}: of towers for images, those in Hub folders of {} are supported", weights.file(), names.join(", "));
+            let message = format!(
+                "{}: `model_type` is \"{}\"; of towers for images, those in Hub folders of {} are supported",
+                weights.file(),
+                weights.architecture()?,
+                names.join(", ")
+            );
             return Err(TensorError::Unsupported(message));
         };
         let settings = Settings::new(weights)?;

@@ -69,7 +69,12 @@ impl ImageTextModel {
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<ImageTextModel> {
         let Some(known) = towers::find_pair(weights.architecture()?).filter(|_| weights.is_hub()) else {
             let names: Vec<&str> = towers::PAIRS.iter().map(|a| a.name).collect();
-            let message = format!("{}: of pairs of towers, those in Hub folders of {} are supported", weights.file(), names.join(" and "));
+            let message = format!(
+                "{}: `model_type` is \"{}\"; of pairs of towers, those in Hub folders of {} are supported",
+                weights.file(),
+                weights.architecture()?,
+                names.join(" and ")
+            );
             return Err(TensorError::Unsupported(message));
         };
         let dtype = dtype.unwrap_or_else(|| weights.device().default_float());

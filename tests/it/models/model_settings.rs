@@ -35,6 +35,10 @@ impl Folder {
         Folder(p)
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
     /// A model of these settings with the tensors of `base`.
     fn model(&self, base: &str, config: &Json) -> Weights {
         self.model_like(&vectors("config_keys").join(base), config)
