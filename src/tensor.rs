@@ -26,6 +26,9 @@ pub struct Meta {
 /// A multi-dimensional array, or the promise of one: operations build a graph, which runs when a value is asked for.
 ///
 /// Tensors are values: no operation changes one. Cloning is cheap and shares the value.
+///
+/// Determinants, inverses and decompositions of matrices (`det`, `inverse`, `solve`, `cholesky`, `qr`, `svd`, `eigh`) are left out: copy the matrix to
+/// the host and use a crate for matrices, such as `faer` or `nalgebra`. Page 9 of the guide shows this, and an inverse by products only.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) node: Arc<Node>,
