@@ -16,6 +16,8 @@ pub struct Faults {
     pub refuse_heaps: AtomicBool,
     /// Whether there is no device.
     pub no_device: AtomicBool,
+    /// Whether the system is one before macOS 15, which has neither math modes of compile options nor residency sets.
+    pub old_system: AtomicBool,
     /// Barriers from now on until one is passed over; negative for never.
     pub skip_barrier: AtomicI64,
     /// Whether updates of fences are passed over.
@@ -31,6 +33,7 @@ pub static FAULTS: Faults = Faults {
     refuse_memory: AtomicBool::new(false),
     refuse_heaps: AtomicBool::new(false),
     no_device: AtomicBool::new(false),
+    old_system: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
     skip_fences: AtomicBool::new(false),
     hold: Mutex::new(()),

@@ -1,7 +1,7 @@
 //! Metal for tests: devices, queues, command buffers and encoders that compute on the CPU, written against the protocols of `objc2-metal`.
 //!
 //! What a real Metal leaves undefined is an error here, see `schedule.rs`; so are a buffer that was freed while commands name it, one that is not bound,
-//! and a text without a stated version of the language. Errors of commands are those of their command buffer.
+//! and a text without a stated version of the language and kind of arithmetic. Errors of commands are those of their command buffer.
 
 #![allow(non_snake_case)]
 use crate::errors::{give, ns_error};
@@ -12,7 +12,7 @@ use crate::memory::{self, ALLOCATED, FakeBuffer, bind};
 use crate::objc;
 use crate::residency::{FakeSet, is_resident};
 use crate::schedule::{Act, Bind, Copy, Dispatch, History, Pass};
-use crate::texts::{self, Compiled};
+use crate::texts::{self, Compiled, Math};
 use crate::tools::labelled;
 use block2::{DynBlock, RcBlock};
 use objc2::rc::{Retained, autoreleasepool};
@@ -33,7 +33,7 @@ use std::time::Instant;
 define_class!(
     #[unsafe(super(NSObject))]
     #[name = "FakeLibrary"]
-    #[ivars = String]
+    #[ivars = (String, Math)]
     pub struct FakeLibrary;
     unsafe impl NSObjectProtocol for FakeLibrary {}
     unsafe impl MTLLibrary for FakeLibrary {
@@ -41,7 +41,8 @@ define_class!(
         fn setLabel(&self, _: Option<&NSString>) {}
         #[unsafe(method_id(newFunctionWithName:))]
         fn newFunctionWithName(&self, name: &NSString) -> Option<Retained<ProtocolObject<dyn MTLFunction>>> {
-            texts::compile(self.ivars(), &name.to_string()).ok().map(|compiled| {
+            let (text, math) = self.ivars();
+            texts::compile(text, &name.to_string(), *math).ok().map(|compiled| {
                 let this = FakeFunction::alloc().set_ivars(compiled);
                 // SAFETY: `init` of NSObject.
                 let this: Retained<FakeFunction> = unsafe { msg_send![super(this), init] };
@@ -170,16 +171,22 @@ define_class!(
             error: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLLibrary>>> {
             let text = texts::changed(source.to_string());
-            let version = options.map_or(0, |o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()).0);
-            let wrong = texts::refused_version(&text, version)
-                .or_else(|| texts::EAGER.load(SeqCst).then(|| texts::kernels(&text).find_map(|name| texts::compile(&text, name).err()))?);
-            match wrong {
-                Some(e) => {
+            let (version, math) = options.map_or((0, None), |o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()));
+            let eager = |math| texts::kernels(&text).find_map(|name| texts::compile(&text, name, math).err());
+            let made = match texts::refused_version(&text, version) {
+                Some(e) => Err(e),
+                None => texts::math(&text, math).and_then(|math| match texts::EAGER.load(SeqCst).then(|| eager(math)).flatten() {
+                    Some(e) => Err(e),
+                    None => Ok(math),
+                }),
+            };
+            match made {
+                Err(e) => {
                     give(error, ns_error(3, &e));
                     None
                 }
-                None => {
-                    let this = FakeLibrary::alloc().set_ivars(text);
+                Ok(math) => {
+                    let this = FakeLibrary::alloc().set_ivars((text, math));
                     // SAFETY: `init` of NSObject.
                     let this: Retained<FakeLibrary> = unsafe { msg_send![super(this), init] };
                     Some(ProtocolObject::from_retained(this))
@@ -192,6 +199,7 @@ define_class!(
             _: &MTLResidencySetDescriptor,
             _: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLResidencySet>>> {
+            assert!(!FAULTS.old_system.load(SeqCst), "a residency set of a system before macOS 15");
             COUNTS.residency_sets.fetch_add(1, SeqCst);
             let this = FakeSet::alloc().set_ivars(Mutex::default());
             // SAFETY: `init` of NSObject.
@@ -252,13 +260,14 @@ define_class!(
         }
     }
     impl FakeDevice {
-        /// A system with Metal 4 makes tensors.
+        /// A system with Metal 4 makes tensors, one since macOS 15 residency sets.
         #[unsafe(method(respondsToSelector:))]
         fn responds(&self, selector: Sel) -> bool {
+            let unknown = FAULTS.old_system.load(SeqCst) && selector == sel!(newResidencySetWithDescriptor:error:);
             match selector == sel!(newTensorWithDescriptor:error:) {
                 true => texts::METAL_4.load(SeqCst),
                 // SAFETY: that of NSObject.
-                false => unsafe { msg_send![super(self), respondsToSelector: selector] },
+                false => !unknown && unsafe { msg_send![super(self), respondsToSelector: selector] },
             }
         }
     }

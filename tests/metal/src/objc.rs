@@ -3,6 +3,7 @@
 //! Differences that help tests: an object that is released too often, or used after it was freed, ends the process with its class's name; a selector
 //! that no class has does too; `live()` counts what was not freed.
 
+use crate::faults::FAULTS;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -478,10 +479,10 @@ fn slot<T>(o: Id, n: usize) -> *mut T {
     // SAFETY: the class's size has room for it.
     unsafe { o.cast::<u8>().add(8 + 8 * n).cast() }
 }
-/// What compile options state: the language's version and the math mode; 0 where they were not set.
-pub fn compile_options(o: Id) -> (usize, isize) {
-    // SAFETY: an object of this class, whose slots hold both.
-    unsafe { (*slot::<usize>(o, 0), *slot::<isize>(o, 1)) }
+/// What compile options state: the language's version, 0 where that was not set, and the number of the math mode.
+pub fn compile_options(o: Id) -> (usize, Option<isize>) {
+    // SAFETY: an object of this class, whose slots hold both, the second one behind whether it was set.
+    unsafe { (*slot::<usize>(o, 0), (*slot::<usize>(o, 2) != 0).then_some(*slot::<isize>(o, 1))) }
 }
 /// A string with a count of one.
 pub fn string(s: &str) -> Id {
@@ -659,6 +660,14 @@ fn collections() {
     add(&DICTIONARY, c"objectForKey:", imp!(for_key, extern "C-unwind" fn(Id, Sel, Id) -> Id), c"@24@0:8@16");
     add(&DICTIONARY, c"dealloc", imp!(drop_objects::<1>, Free), c"v16@0:8");
 }
+/// The math mode of compile options.
+fn put_math(o: Id, v: isize) {
+    // SAFETY: room for three.
+    unsafe {
+        *slot::<isize>(o, 1) = v;
+        *slot::<usize>(o, 2) = 1;
+    }
+}
 fn foundation() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -757,11 +766,22 @@ fn foundation() {
             unsafe { *slot::<usize>(o, 0) = v };
         }
         extern "C-unwind" fn set_math(o: Id, _: Sel, v: isize) {
-            // SAFETY: room for three.
-            unsafe { *slot::<isize>(o, 1) = v };
+            if FAULTS.old_system.load(SeqCst) {
+                die("setMathMode: is sent to a system before macOS 15");
+            }
+            put_math(o, v);
+        }
+        extern "C-unwind" fn set_fast_math(o: Id, _: Sel, fast: u8) {
+            put_math(o, if fast != 0 { 2 } else { 0 });
+        }
+        extern "C-unwind" fn options_respond(o: Id, _: Sel, s: Sel) -> u8 {
+            let unknown = FAULTS.old_system.load(SeqCst) && sel_isEqual(s, sel_registerName(c"setMathMode:".as_ptr())) != 0;
+            class_respondsToSelector(object_getClass(o), s) & u8::from(!unknown)
         }
         add(&OPTIONS, c"setLanguageVersion:", imp!(set_slot, extern "C-unwind" fn(Id, Sel, usize)), c"v24@0:8Q16");
         add(&OPTIONS, c"setMathMode:", imp!(set_math, extern "C-unwind" fn(Id, Sel, isize)), c"v24@0:8q16");
+        add(&OPTIONS, c"setFastMathEnabled:", imp!(set_fast_math, extern "C-unwind" fn(Id, Sel, u8)), c"v20@0:8C16");
+        add(&OPTIONS, c"respondsToSelector:", imp!(options_respond, extern "C-unwind" fn(Id, Sel, Sel) -> u8), c"C24@0:8:16");
         for c in
             [&OBJECT, &STRING, &ERROR, &OPTIONS, &ARRAY, &DICTIONARY, &URL, &ARCHIVE, &PIPELINE, &HEAP, &SET, &COMMANDS, &CAPTURE, &MANAGER]
         {

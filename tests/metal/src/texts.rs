@@ -2,6 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::toolchain::{Mode, Toolchain};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,9 +14,51 @@ pub struct MetalText {
     pub entry: String,
 }
 
+/// The arithmetic that a text is to be compiled with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Math {
+    /// As written.
+    Safe,
+    /// Fast, but with NaN and infinity.
+    Relaxed,
+    /// Fast, where a compiler may assume that there is neither.
+    Fast,
+}
+
+/// How many texts were to be compiled with each.
+pub static ASKED: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// Whether kernels are compiled with the arithmetic that was asked for, instead of all as written.
+pub static ARITHMETIC: AtomicBool = AtomicBool::new(false);
+
+/// The arithmetic of Metal's number for a text, whatever is compiled.
+///
+/// # Errors
+/// Where none is stated, or not the one that the text needs: fast arithmetic takes the places where a text makes NaN or infinity for unreachable. A text of
+/// naga's that makes neither has no use for another; a user's own text may.
+pub fn math(text: &str, number: Option<isize>) -> Result<Math, String> {
+    let makes_special = ["tl_nan(", "tl_inf("].iter().any(|f| text.contains(f));
+    let math = match number.ok_or("the kind of arithmetic is not stated")? {
+        0 => Math::Safe,
+        1 => Math::Relaxed,
+        2 => Math::Fast,
+        n => return Err(format!("there is no math mode {n}")),
+    };
+    match math {
+        Math::Fast if makes_special => Err("a text that makes NaN or infinity, in arithmetic that assumes that there is neither".into()),
+        Math::Safe | Math::Relaxed if !makes_special && text.starts_with("// language: metal") => {
+            Err("a text that makes neither NaN nor infinity, in slower arithmetic than it needs".into())
+        }
+        math => {
+            ASKED[math as usize].fetch_add(1, SeqCst);
+            Ok(math)
+        }
+    }
+}
+
 /// A kernel that is compiled when it first runs, together with all others that wait for it.
 pub struct Lazy {
     text: MetalText,
+    mode: Mode,
     made: OnceLock<Result<Arc<Kernel>, String>>,
 }
 
@@ -38,8 +81,11 @@ impl Compiled {
         if lazy.made.get().is_none() {
             let waiting = std::mem::take(&mut *lock(&WAITING));
             let all: Vec<&Arc<Lazy>> = waiting.iter().chain([lazy]).collect();
-            let made = toolchain()?.kernels(&all.iter().map(|l| &l.text).collect::<Vec<_>>());
-            all.iter().zip(made).for_each(|(l, made)| drop(l.made.set(made)));
+            for mode in all.iter().map(|l| l.mode).collect::<HashSet<Mode>>() {
+                let of_mode: Vec<_> = all.iter().filter(|l| l.mode == mode).collect();
+                let made = of(mode)?.kernels(&of_mode.iter().map(|l| &l.text).collect::<Vec<_>>());
+                of_mode.iter().zip(made).for_each(|(l, made)| drop(l.made.set(made)));
+            }
         }
         lazy.made.get().map_or(Ok(None), |made| made.clone().map(Some))
     }
@@ -51,7 +97,7 @@ static WAITING: Mutex<Vec<Arc<Lazy>>> = Mutex::new(vec![]);
 static LEARNING: AtomicBool = AtomicBool::new(false);
 /// Whether kernels are compiled without optimization.
 static UNOPTIMIZED: AtomicBool = AtomicBool::new(false);
-static LEARNED: Mutex<Vec<MetalText>> = Mutex::new(vec![]);
+static LEARNED: Mutex<Vec<(Mode, MetalText)>> = Mutex::new(vec![]);
 /// Whether texts are compiled when a library is made of them, as by the real Metal, which tells what is wrong with them then.
 pub static EAGER: AtomicBool = AtomicBool::new(false);
 
@@ -96,9 +142,17 @@ pub fn compile_unoptimized() {
     UNOPTIMIZED.store(true, SeqCst);
 }
 
-pub fn toolchain() -> Result<&'static Toolchain, String> {
-    let mode = if UNOPTIMIZED.load(SeqCst) { Mode::Unoptimized } else { Mode::Plain };
+/// How clang++ compiles texts that are to be as written.
+fn plain() -> Mode {
+    if UNOPTIMIZED.load(SeqCst) { Mode::Unoptimized } else { Mode::Plain }
+}
+
+fn of(mode: Mode) -> Result<&'static Toolchain, String> {
     Toolchain::get(mode).ok_or_else(|| "there is no clang++ of version 19".to_string())
+}
+
+pub fn toolchain() -> Result<&'static Toolchain, String> {
+    of(plain())
 }
 
 /// The names of a text's kernels.
@@ -107,25 +161,30 @@ pub fn kernels(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What an archive knows a kernel by.
-fn key(source: &str, entry: &str) -> String {
+fn key(source: &str, entry: &str, math: Math) -> String {
     let mut h = DefaultHasher::new();
-    (source, entry).hash(&mut h);
+    (source, entry, math).hash(&mut h);
     format!("{:016x}", h.finish())
 }
 
-/// A kernel of a text.
-pub fn compile(source: &str, entry: &str) -> Result<Compiled, String> {
+/// A kernel of a text with this arithmetic.
+pub fn compile(source: &str, entry: &str, math: Math) -> Result<Compiled, String> {
+    let mode = match math {
+        Math::Fast if ARITHMETIC.load(SeqCst) => Mode::FastMath,
+        Math::Relaxed if ARITHMETIC.load(SeqCst) => Mode::Relaxed,
+        _ => plain(),
+    };
     let text = MetalText { source: source.into(), entry: entry.into() };
     let max_threads = source.split("max_total_threads_per_threadgroup(").nth(1).and_then(|t| t.split(')').next()?.trim().parse().ok());
     let lazy = match LEARNING.load(SeqCst) {
         true => {
-            lock(&LEARNED).push(text);
+            lock(&LEARNED).push((mode, text));
             None
         }
-        false => Some(Arc::new(Lazy { text, made: OnceLock::new() })),
+        false => Some(Arc::new(Lazy { text, mode, made: OnceLock::new() })),
     };
     lock(&WAITING).extend(lazy.clone());
-    let compiled = Compiled { name: entry.into(), key: key(source, entry), lazy, max_threads };
+    let compiled = Compiled { name: entry.into(), key: key(source, entry, math), lazy, max_threads };
     if EAGER.load(SeqCst) {
         compiled.kernel()?;
     }
@@ -142,6 +201,8 @@ pub fn learn<T>(work: impl FnOnce() -> T) -> [usize; 2] {
     LEARNING.store(false, SeqCst);
     let texts = std::mem::take(&mut *lock(&LEARNED));
     // What does not compile is told when it is needed.
-    drop(toolchain.kernels(&texts.iter().collect::<Vec<_>>()));
+    for mode in texts.iter().map(|t| t.0).collect::<HashSet<Mode>>() {
+        drop(of(mode).map(|t| t.kernels(&texts.iter().filter(|t| t.0 == mode).map(|t| &t.1).collect::<Vec<_>>())));
+    }
     [texts.len(), toolchain.compiled().texts - before]
 }
