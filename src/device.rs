@@ -15,7 +15,7 @@ pub use fallback::FallbackNote;
 pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 
 use crate::backends::open::OpenedGpu;
-use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend, dry_run::DryRun};
+use crate::backends::{Backend, Buffer, Bytes, NativeFacts, cpu::CpuBackend, dry_run::DryRun};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
@@ -193,6 +193,15 @@ impl Device {
     /// ```
     pub fn failed_probes(&self) -> Vec<String> {
         self.0.backend.adapter().map_or(vec![], |a| a.failed_probes.clone())
+    }
+
+    /// The families of a Metal device that the native backend serves, and its limits, as Metal tells them; empty for other devices.
+    ///
+    /// ```
+    /// assert!(tensorlogic::Device::cpu().native_facts().families.is_empty());
+    /// ```
+    pub fn native_facts(&self) -> NativeFacts {
+        self.0.backend.adapter().map_or_else(NativeFacts::default, |a| a.native.clone())
     }
 
     /// Which elements of a cooperative matrix a lane of a subgroup holds, where kernels can name them: attention of many queries then keeps its scores in

@@ -8,6 +8,7 @@ mod bundle;
 mod chat;
 mod ckpt;
 mod completions;
+mod device_facts;
 mod devices;
 mod doctor;
 mod dtypes;

@@ -2,6 +2,7 @@
 //! as the test goes on.
 
 use crate::bench::Batch;
+use crate::device_facts::device_facts;
 use crate::fetch::{PullOptions, builtin};
 use crate::output::{self, Failure};
 use crate::self_test_text::whole;
@@ -90,15 +91,16 @@ fn share(left: f64, devices: usize) -> f64 {
     left / devices.max(1) as f64
 }
 
-/// Tests a device under this name; gives what the report says of it.
+/// Tests a device under this name, which took so long to open; gives what the report says of it.
 fn test(
     name: &str,
     device: &Device,
     options: &SelfTestOptions<'_>,
     shared: (&mut SelfTestReference, &mut Report<'_>),
-    quiet: bool,
+    (opening, quiet): (Duration, bool),
 ) -> Result<Value, Failure> {
-    let ((reference, all), facts, start) = (shared, machine::device(device), Instant::now());
+    let ((reference, all), mut facts, start) = (shared, device_facts(device), Instant::now());
+    facts["open_seconds"] = json!(opening.as_secs_f64());
     let (mut wrote, mut kind) = (Ok(()), String::new());
     let so_far = |rows: &[SelfTestRow]| SelfTestReport {
         device: device.name(),
@@ -106,6 +108,7 @@ fn test(
         not_done: vec![],
         bench: vec![],
         kernels: (0, 0.0),
+        compiled: vec![],
         refused: device.pipeline_stats().refused_bodies,
         seconds: start.elapsed().as_secs_f64(),
     };
@@ -165,7 +168,9 @@ pub fn run(names: &[String], only: &str, seconds: f64, file: Option<&Path>, glob
         report.devices.push(json!({ "name": name, "error": "it ended, or was ended, while it opened", "doing": "opening" }));
         report.write()?;
         report.devices.pop();
+        let opening = Instant::now();
         let opened = caught(|| if *name == "cpu" { Ok(Device::cpu()) } else { Device::open(name) });
+        let opening = opening.elapsed();
         let tested = match opened {
             Ok(device) => {
                 if !global.quiet {
@@ -175,7 +180,7 @@ pub fn run(names: &[String], only: &str, seconds: f64, file: Option<&Path>, glob
                 left -= bench_seconds;
                 let until = Some(until(end, &names[n..]));
                 let options = SelfTestOptions { bench_seconds, only, reopen: Some(*name), until };
-                test(name, &device, &options, (&mut reference, &mut report), global.quiet)?
+                test(name, &device, &options, (&mut reference, &mut report), (opening, global.quiet))?
             }
             Err(e) => json!({ "name": name, "error": e }),
         };

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use tensorlogic::measure::{SelfTestBench, SelfTestReport, SelfTestRow, published_bandwidth};
+use tensorlogic::plan::CompiledKernel;
 
 /// Failed rows that are shown with a reason of the same beginning; the bundle's JSON has all of them.
 const ALIKE: usize = 3;
@@ -48,6 +49,17 @@ fn failures(rows: &[SelfTestRow]) -> String {
 fn facts(device: &Value) -> String {
     let facts = &device["facts"];
     let mut out = String::new();
+    if let Some(seconds) = facts["open_seconds"].as_f64() {
+        out += &format!("  opened in {:.0} ms\n", seconds * 1e3);
+    }
+    let families: Vec<&str> = facts["families"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !families.is_empty() {
+        out += &format!("  families {}\n", families.join(", "));
+    }
+    let limits: Vec<String> = facts["limits"].as_object().into_iter().flatten().map(|(name, n)| format!("{name} {n}")).collect();
+    if !limits.is_empty() {
+        out += &format!("  limits {}\n", limits.join(", "));
+    }
     if let Some(why) = facts["stands_in"].as_str() {
         out += &format!("  wgpu stands in for the native backend: {}\n", first_line(why));
     }
@@ -89,6 +101,16 @@ fn text(r: &SelfTestReport, cores: Option<u32>) -> String {
     let slowest: Vec<String> = slowest.iter().take(SLOWEST).map(|row| format!("{} {:.2} s", row.name, row.seconds)).collect();
     if !slowest.is_empty() {
         out += &format!("  slowest, with the compiling: {}\n", slowest.join(", "));
+    }
+    let found = r.compiled.iter().filter(|k| k.found).count();
+    let mut compiled: Vec<&CompiledKernel> = r.compiled.iter().filter(|k| !k.found).collect();
+    compiled.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let longest: Vec<String> = compiled.iter().take(SLOWEST).map(|k| format!("{} {:.0} ms", k.name, k.seconds * 1e3)).collect();
+    if found > 0 {
+        out += &format!("  {found} of the kernels came from an earlier process\n");
+    }
+    if !longest.is_empty() {
+        out += &format!("  longest to compile: {}\n", longest.join(", "));
     }
     let published = published_bandwidth(&r.device, cores);
     r.bench.iter().for_each(|b| out += &format!("{}\n", bench_line(b, published)));
@@ -145,8 +167,10 @@ mod tests {
         let refused = vec!["softmax: error: no such function".to_string()];
         let device = "Apple M4 Max (metal)".to_string();
         let not_done = vec!["scan 1".to_string(), "scan 2".to_string()];
-        let report = SelfTestReport { device, rows, not_done, bench: vec![bench], kernels: (3, 0.5), refused, seconds: 2.0 };
-        let facts = json!({ "stands_in": "Metal computes sums wrong", "failed_probes": ["matrices of f16: it gives other results"],
+        let kernel = |name: &str, seconds, found| CompiledKernel { name: name.into(), seconds, found };
+        let compiled = vec![kernel("softmax", 0.25, true), kernel("sort", 0.001, false), kernel("matmul", 0.05, false)];
+        let report = SelfTestReport { device, rows, not_done, bench: vec![bench], kernels: (3, 0.5), compiled, refused, seconds: 2.0 };
+        let facts = json!({ "open_seconds": 0.042, "families": ["Apple7", "Metal3"], "limits": { "buffer_bytes": 4096 }, "stands_in": "Metal computes sums wrong", "failed_probes": ["matrices of f16: it gives other results"],
             "lacks_metal_bodies": "TL_GPU_WITHOUT names them", "lacks_tensor_ops": "the system has no Metal 4", "tuning_name": "apple", "tuning_source": "of its class" });
         let all = json!({ "machine": { "version": "1", "os": "macos", "arch": "aarch64", "system": ["macOS 15"], "gpu_cores": 40 },
             "devices": [{ "name": "metal", "facts": facts, "report": report.to_json(), "doing": "gather" },
@@ -160,6 +184,11 @@ mod tests {
             "FAILED 6 more: the device was lost\n",
             "2 not done, since the time was up, from scan 1 on",
             "REFUSED by Metal's compiler, so that its WGSL ran: softmax: error: no such function",
+            "1 of the kernels came from an earlier process",
+            "longest to compile: matmul 50 ms, sort 1 ms\n",
+            "opened in 42 ms",
+            "families Apple7, Metal3",
+            "limits buffer_bytes 4096",
             "wgpu stands in for the native backend: Metal computes sums wrong",
             "probe of matrices of f16: it gives other results",
             "without parts in Metal's language: TL_GPU_WITHOUT names them",

@@ -31,6 +31,17 @@ pub(super) fn place(folder: &Path, adapter: &str, [name, ending]: [&str; 2]) -> 
     (key, file)
 }
 
+/// What describes the system: its kernel's version, which changes with every build of the system.
+#[cfg(any(target_vendor = "apple", tensorlogic_fake_metal))]
+pub(super) fn system() -> String {
+    // SAFETY: `uname` fills the structure with texts that end with a zero.
+    unsafe {
+        let mut told: libc::utsname = std::mem::zeroed();
+        libc::uname(&mut told);
+        std::ffi::CStr::from_ptr(told.version.as_ptr()).to_string_lossy().into_owned()
+    }
+}
+
 /// A file that is read by others, with the sum of its bytes in a file beside it: a damaged one is not read.
 #[cfg_attr(not(any(target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 pub(super) struct Summed(pub PathBuf);

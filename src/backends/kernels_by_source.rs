@@ -4,7 +4,7 @@ use super::codegen::StepShader;
 use super::threads::on_all_threads;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
-use crate::plan::PipelineStats;
+use crate::plan::{CompiledKernel, PipelineStats};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,20 +18,22 @@ pub(super) struct KernelsBySource<K> {
     by_text: HashMap<String, Arc<K>>,
     /// What compiling took.
     seconds: f64,
+    compiled: Vec<CompiledKernel>,
 }
 
 impl<K> Default for KernelsBySource<K> {
     fn default() -> KernelsBySource<K> {
-        KernelsBySource { by_text: HashMap::new(), seconds: 0.0 }
+        KernelsBySource { by_text: HashMap::new(), seconds: 0.0, compiled: vec![] }
     }
 }
 
 impl<K: Send + Sync> KernelsBySource<K> {
-    /// How many there are, and how many of them were `found` in the file where they are kept.
-    pub fn stats(&self, found: usize, file: Option<&Path>) -> PipelineStats {
+    /// How many there are, and how many of them were found in the file where they are kept.
+    pub fn stats(&self, file: Option<&Path>) -> PipelineStats {
         let bytes = file.and_then(|f| std::fs::metadata(f).ok()).map_or(0, |m| m.len());
         let (pipelines, seconds, file) = (self.by_text.len(), self.seconds, file.map(Path::to_path_buf));
-        PipelineStats { pipelines, seconds, found, file, bytes, ..Default::default() }
+        let found = self.compiled.iter().filter(|k| k.found).count();
+        PipelineStats { pipelines, seconds, found, file, bytes, kernels: self.compiled.clone(), ..Default::default() }
     }
 
     /// The kernel of a shader that [`KernelsBySource::compile`] got.
@@ -49,24 +51,28 @@ impl<K: Send + Sync> KernelsBySource<K> {
         missing
     }
 
-    /// Compiles shaders on as many threads as the processor has; `made` is told the source of each kernel. Gives how long it took, and the error
-    /// of the first shader that could not be compiled, with its source.
+    /// Compiles shaders on as many threads as the processor has; `made` is told each kernel with its source, and tells whether it was found in
+    /// the file where kernels are kept. Gives how long it took, and the error of the first shader that could not be compiled, with its source.
     pub fn compile(
         &mut self,
         device: &str,
         missing: Vec<Named<'_>>,
         compile: impl Fn(&StepShader, &'static str) -> Result<K, String> + Sync,
-        mut made: impl FnMut(&str),
+        mut made: impl FnMut(&str, &K) -> bool,
     ) -> (Duration, TensorResult<()>) {
         let start = Instant::now();
-        let done = on_all_threads(&missing, 2, |(shader, name)| compile(shader, name));
+        let done = on_all_threads(&missing, 2, |(shader, name)| {
+            let start = Instant::now();
+            compile(shader, name).map(|kernel| (kernel, start.elapsed()))
+        });
         let mut failed = None;
         for ((shader, name), kernel) in missing.into_iter().zip(done) {
             match kernel {
-                Some(Ok(kernel)) => {
+                Some(Ok((kernel, took))) => {
                     events::kernel_compiled(name, shader.text.len());
+                    let found = made(&shader.text, &kernel);
+                    self.compiled.push(CompiledKernel { name: name.into(), seconds: took.as_secs_f64(), found });
                     self.by_text.insert(shader.text.clone(), Arc::new(kernel));
-                    made(&shader.text);
                 }
                 Some(Err(e)) if failed.is_none() => failed = Some((shader, name, e)),
                 _ => {}

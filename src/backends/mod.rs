@@ -67,7 +67,7 @@ mod tuning_file;
 mod waits;
 
 pub use self::pool::PoolControl;
-pub use self::tuned_adapter::{FusedGemvLimits, TunedAdapter};
+pub use self::tuned_adapter::{FusedGemvLimits, NativeFacts, TunedAdapter};
 #[cfg(all(feature = "gpu", not(any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use crate::metal;
 #[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]

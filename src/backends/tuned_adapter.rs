@@ -18,6 +18,48 @@ pub struct FusedGemvLimits {
     pub halves: usize,
 }
 
+/// Families of GPUs by Metal's names, and the numbers that it has for them.
+const FAMILIES: [(&str, isize); 15] = [
+    ("Apple1", 1001),
+    ("Apple2", 1002),
+    ("Apple3", 1003),
+    ("Apple4", 1004),
+    ("Apple5", 1005),
+    ("Apple6", 1006),
+    ("Apple7", 1007),
+    ("Apple8", 1008),
+    ("Apple9", 1009),
+    ("Apple10", 1010),
+    ("Common1", 3001),
+    ("Common2", 3002),
+    ("Common3", 3003),
+    ("Metal3", 5001),
+    ("Metal4", 5002),
+];
+
+/// What Metal says of a GPU, whatever probes find.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NativeFacts {
+    /// The families that it belongs to, by Metal's names.
+    pub families: Vec<&'static str>,
+    /// Its limits, each with a name.
+    pub limits: Vec<(&'static str, u64)>,
+}
+
+impl NativeFacts {
+    /// Those of a GPU of the families, by their numbers, that `has` says, with these bytes of a buffer, a working set and a threadgroup, and threads of
+    /// a threadgroup, all at most.
+    pub fn new(has: impl Fn(isize) -> bool, [buffer, working_set, threadgroup]: [u64; 3], threads: u64) -> NativeFacts {
+        let limits = vec![
+            ("buffer_bytes", buffer),
+            ("working_set_bytes", working_set),
+            ("threadgroup_bytes", threadgroup),
+            ("threadgroup_threads", threads),
+        ];
+        NativeFacts { families: FAMILIES.iter().filter(|f| has(f.1)).map(|f| f.0).collect(), limits }
+    }
+}
+
 /// An opened adapter: what kernels may ask about it, its tuning table, and the strategy of its work.
 pub struct TunedAdapter {
     /// What kernels may ask, with the tuning table of the adapter.
@@ -34,6 +76,8 @@ pub struct TunedAdapter {
     pub lacks_tensor_ops: Option<String>,
     /// What the probes of the GPU's features found missing, each with the reason.
     pub failed_probes: Vec<String>,
+    /// What Metal says of the GPU; empty elsewhere, and through wgpu.
+    pub native: NativeFacts,
     /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
     strategy: AtomicU8,
 }
@@ -49,6 +93,7 @@ impl TunedAdapter {
             lacks_metal_bodies: None,
             lacks_tensor_ops: None,
             failed_probes: vec![],
+            native: NativeFacts::default(),
             strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
         }
     }

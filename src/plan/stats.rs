@@ -94,6 +94,17 @@ pub struct QueueStats {
     pub kernels: u64,
 }
 
+/// A kernel that was compiled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompiledKernel {
+    /// The operation that it is of.
+    pub name: String,
+    /// Seconds that compiling took; others may have been compiled beside it.
+    pub seconds: f64,
+    /// Whether it came from an earlier process's cache.
+    pub found: bool,
+}
+
 /// Kernels that a device compiled since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PipelineStats {
@@ -109,6 +120,8 @@ pub struct PipelineStats {
     pub bytes: u64,
     /// Kernels whose parts in Metal's language Metal's compiler refused, each with its message: their WGSL forms run.
     pub refused_bodies: Vec<String>,
+    /// The compiled pipelines, in the order in which they were made.
+    pub kernels: Vec<CompiledKernel>,
 }
 
 /// Measured times in seconds of this GPU and CPU, which decide where work on values in host memory runs.

@@ -16,8 +16,6 @@ pub(super) struct CompiledCache {
     pub file: PathBuf,
     key: String,
     sources: HashSet<u64>,
-    /// How many shaders the file had, of those that were asked for.
-    pub found: usize,
     /// Whether the file lacks some.
     dirty: bool,
     budget: SaveBudget,
@@ -33,14 +31,14 @@ impl CompiledCache {
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
         let raw = driver.guarded(|| unsafe { driver.device.create_pipeline_cache(&descriptor) }).ok()?;
-        Some(CompiledCache { raw, file, key, sources, found: 0, dirty: false, budget: SaveBudget::default() })
+        Some(CompiledCache { raw, file, key, sources, dirty: false, budget: SaveBudget::default() })
     }
 
-    /// Counts a shader that was compiled.
-    pub fn add(&mut self, text: &str) {
+    /// Notes a shader that was compiled; tells whether the file had it.
+    pub fn add(&mut self, text: &str) -> bool {
         let new = self.sources.insert(hash(text));
-        self.found += !new as usize;
         self.dirty |= new;
+        !new
     }
 
     /// Counts the time that compiling took, and writes the file where it lacks something, unless that was done often enough for the time

@@ -47,7 +47,7 @@ impl Pipelines {
             core.name(),
             new,
             |step, name| core.driver.guarded(|| compile(core, cache.as_ref(), step, name)).and_then(|made| made),
-            |text| kept.iter_mut().for_each(|k| k.add(text)),
+            |text, _| kept.as_mut().is_some_and(|k| k.add(text)),
         );
         kept.iter_mut().for_each(|k| k.save(took));
         core.kernels.fetch_add(count as u64, Relaxed);
@@ -60,7 +60,7 @@ impl Pipelines {
     /// How many there are, and where they are kept.
     pub fn stats(&self) -> PipelineStats {
         let kept = self.kept.get().and_then(|k| k.as_ref());
-        self.kernels.stats(kept.map_or(0, |k| k.found), kept.map(|k| &*k.file))
+        self.kernels.stats(kept.map(|k| &*k.file))
     }
 }
 

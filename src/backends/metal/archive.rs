@@ -13,7 +13,6 @@ use objc2_metal::{
     MTLPipelineOption,
 };
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 type Function = Retained<ProtocolObject<dyn MTLFunction>>;
@@ -25,8 +24,6 @@ pub(super) struct Archive {
     pub file: Summed,
     /// Whether the file had any kernels.
     filled: bool,
-    /// How many kernels the file had, of those that were asked for.
-    pub found: AtomicUsize,
     missing: Mutex<Vec<Function>>,
     budget: Mutex<SaveBudget>,
 }
@@ -36,20 +33,10 @@ unsafe impl Send for Archive {}
 // SAFETY: as above.
 unsafe impl Sync for Archive {}
 
-/// What describes the system: its kernel's version, which changes with every build of the system.
-fn system() -> String {
-    // SAFETY: `uname` fills the structure with texts that end with a zero.
-    unsafe {
-        let mut told: libc::utsname = std::mem::zeroed();
-        libc::uname(&mut told);
-        std::ffi::CStr::from_ptr(told.version.as_ptr()).to_string_lossy().into_owned()
-    }
-}
-
 impl Archive {
     /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged is deleted, and made anew.
     pub fn open(gpu: &Gpu) -> Option<Archive> {
-        let (_, file) = kept::place(&kept::folder(false)?, &format!("{} | {}", gpu.adapter.key, system()), ["kernels", "metallib"]);
+        let (_, file) = kept::place(&kept::folder(false)?, &format!("{} | {}", gpu.adapter.key, kept::system()), ["kernels", "metallib"]);
         let file = Summed(file);
         autoreleasepool(|_| {
             let descriptor = MTLBinaryArchiveDescriptor::new();
@@ -66,8 +53,7 @@ impl Archive {
                 file.delete();
             }
             events::kernel_cache_opened(filled as usize, std::fs::metadata(&file.0).map_or(0, |m| m.len() as usize));
-            let (found, missing, budget) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
-            Some(Archive { raw, file, filled, found, missing, budget })
+            Some(Archive { raw, file, filled, missing: Mutex::default(), budget: Mutex::default() })
         })
     }
 
@@ -108,11 +94,11 @@ fn descriptor(function: &Function, archive: Option<&Archive>) -> Retained<MTLCom
     descriptor
 }
 
-/// The pipeline of a function, from the archive where that has it.
+/// The pipeline of a function, from the archive where that has it, and whether it does.
 ///
 /// # Errors
 /// What Metal says about the kernel.
-pub(super) fn pipeline(gpu: &Gpu, archive: Option<&Archive>, function: &Function, name: &str) -> Result<State, String> {
+pub(super) fn pipeline(gpu: &Gpu, archive: Option<&Archive>, function: &Function, name: &str) -> Result<(State, bool), String> {
     let make = |archive, options| {
         let descriptor = descriptor(function, archive);
         descriptor.setLabel(Some(&NSString::from_str(name)));
@@ -122,10 +108,9 @@ pub(super) fn pipeline(gpu: &Gpu, archive: Option<&Archive>, function: &Function
         if a.filled
             && let Ok(found) = make(archive, MTLPipelineOption::FailOnBinaryArchiveMiss)
         {
-            a.found.fetch_add(1, Relaxed);
-            return Ok(found);
+            return Ok((found, true));
         }
         lock(&a.missing).push(function.clone());
     }
-    make(None, MTLPipelineOption::None).map_err(|e| e.localizedDescription().to_string())
+    make(None, MTLPipelineOption::None).map(|made| (made, false)).map_err(|e| e.localizedDescription().to_string())
 }

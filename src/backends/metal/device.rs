@@ -8,7 +8,7 @@ use crate::backends::codegen::DriverQuirks;
 use crate::backends::progress::Progress;
 use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::transfer_counts::TransferCounts;
-use crate::backends::tuned_adapter::TunedAdapter;
+use crate::backends::tuned_adapter::{NativeFacts, TunedAdapter};
 use crate::backends::tuning_file;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync};
@@ -18,7 +18,7 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
     MTLCommandBuffer, MTLCommandBufferDescriptor, MTLCommandBufferErrorOption, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice,
-    MTLFence, MTLSharedEvent,
+    MTLFence, MTLGPUFamily, MTLSharedEvent,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -112,6 +112,8 @@ impl Gpu {
                 None => tuning_file::choose(&key, class)?,
             };
             let threads = device.maxThreadsPerThreadgroup();
+            let limits =
+                [device.maxBufferLength() as u64, device.recommendedMaxWorkingSetSize(), device.maxThreadgroupMemoryLength() as u64];
             let info = AdapterInfo {
                 subgroup: 32,
                 f16: true,
@@ -128,6 +130,8 @@ impl Gpu {
                 raw: Some(RawLanguage::Msl),
                 tuning: Arc::new(tuning),
             };
+            let mut adapter = TunedAdapter::new(info, tuning_source, class, key);
+            adapter.native = NativeFacts::new(|family| device.supportsFamily(MTLGPUFamily(family)), limits, threads.width as u64);
             Ok(Gpu {
                 device,
                 queue,
@@ -142,7 +146,7 @@ impl Gpu {
                 transfers: TransferCounts::default(),
                 kernels: AtomicU64::new(0),
                 quirks: Mutex::default(),
-                adapter: TunedAdapter::new(info, tuning_source, class, key),
+                adapter,
                 labels,
                 checked: is_set("TL_GPU_CHECKED"),
                 copies: Mutex::default(),

@@ -15,13 +15,14 @@ use objc2_foundation::NSString;
 use objc2_metal::{MTLCompileOptions, MTLComputePipelineState, MTLDevice, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLSize};
 use std::cell::OnceCell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A compiled kernel.
 pub(super) struct Pipeline {
     pub state: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
     /// Threads of a threadgroup.
     pub threads: MTLSize,
+    /// Whether it came from the archive.
+    pub found: bool,
 }
 
 /// Every kernel compiled so far.
@@ -47,7 +48,7 @@ impl Pipelines {
         }
         let (count, archive) = (new.len(), self.archive.get_or_init(|| Archive::open(gpu)).as_ref());
         let one = |shader: &StepShader, name| pipeline(gpu, archive, &self.refused, shader, name);
-        let (took, done) = self.kernels.compile(&gpu.watch.device, new, one, |_| {});
+        let (took, done) = self.kernels.compile(&gpu.watch.device, new, one, |_, made| made.found);
         archive.iter().for_each(|a| a.save(took));
         done.map(|()| count)
     }
@@ -55,7 +56,7 @@ impl Pipelines {
     /// How many there are, what they took, and where they are kept.
     pub fn stats(&self) -> PipelineStats {
         let archive = self.archive.get().and_then(Option::as_ref);
-        let stats = self.kernels.stats(archive.map_or(0, |a| a.found.load(Relaxed)), archive.map(|a| &*a.file.0));
+        let stats = self.kernels.stats(archive.map(|a| &*a.file.0));
         PipelineStats { refused_bodies: self.refused.list(), ..stats }
     }
 }
@@ -106,12 +107,12 @@ pub(super) fn compile(gpu: &Gpu, archive: Option<&Archive>, text: &MetalText, na
         let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options(text))).map_err(told)?;
         library.setLabel(Some(&NSString::from_str(name)));
         let function = library.newFunctionWithName(&NSString::from_str(entry)).ok_or_else(|| format!("there is no kernel {entry:?}"))?;
-        let state = archive::pipeline(gpu, archive, &function, name)?;
+        let (state, found) = archive::pipeline(gpu, archive, &function, name)?;
         let (threads, most) = (workgroup.iter().product::<u32>() as usize, state.maxTotalThreadsPerThreadgroup());
         if threads > most {
             return Err(format!("the kernel needs {threads} threads a group; it can have {most} on this GPU"));
         }
         let [width, height, depth] = workgroup.map(|n| n as usize);
-        Ok(Pipeline { state, threads: MTLSize { width, height, depth } })
+        Ok(Pipeline { state, threads: MTLSize { width, height, depth }, found })
     })
 }

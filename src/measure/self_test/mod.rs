@@ -15,6 +15,7 @@ use super::{Options, Outcome, Work, measure};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
+use crate::plan::CompiledKernel;
 use crate::tensor::Tensor;
 use cases::{SelfTestCase, cases};
 use litmus::{LITMUS, Litmus, ROUNDS};
@@ -69,6 +70,8 @@ pub struct SelfTestReport {
     pub bench: Vec<SelfTestBench>,
     /// Kernels that were compiled, and the seconds that took.
     pub kernels: (usize, f64),
+    /// Each of them, with its own time.
+    pub compiled: Vec<CompiledKernel>,
     /// Kernels whose parts in Metal's language Metal's compiler refused, with its message: their WGSL forms ran.
     pub refused: Vec<String>,
     /// Seconds in all.
@@ -108,8 +111,9 @@ impl SelfTestReport {
             .map(|r| json!({ "name": r.name, "error": r.error, "tolerance": r.tolerance, "failed": r.failed, "seconds": r.seconds }));
         let bench =
             self.bench.iter().map(|b| json!({ "name": b.name, "seconds": b.seconds, "bytes": b.bytes, "operations": b.operations }));
+        let compiled = self.compiled.iter().map(|k| json!({ "name": k.name, "seconds": k.seconds, "found": k.found }));
         json!({ "device": self.device, "rows": rows.collect::<Vec<_>>(), "not_done": self.not_done, "bench": bench.collect::<Vec<_>>(),
-            "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "refused": self.refused, "seconds": self.seconds })
+            "compiled": compiled.collect::<Vec<_>>(), "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "refused": self.refused, "seconds": self.seconds })
     }
 
     /// A report from its JSON object.
@@ -120,7 +124,8 @@ impl SelfTestReport {
     /// ```
     /// use tensorlogic::measure::SelfTestReport;
     /// let (rows, not_done, bench, refused) = (vec![], vec![], vec![], vec![]);
-    /// let report = SelfTestReport { device: "cpu".into(), rows, not_done, bench, kernels: (3, 0.5), refused, seconds: 2.0 };
+    /// let (device, compiled) = ("cpu".to_string(), vec![]);
+    /// let report = SelfTestReport { device, rows, not_done, bench, kernels: (3, 0.5), compiled, refused, seconds: 2.0 };
     /// let mut json = report.to_json();
     /// assert_eq!(SelfTestReport::from_json(&json)?, report);
     /// json["seconds"].take();
@@ -141,6 +146,10 @@ impl SelfTestReport {
             let (seconds, bytes, operations) = (number(v, "seconds")?, number(v, "bytes")?, number(v, "operations")?);
             Ok(SelfTestBench { name: text(v, "name")?, seconds, bytes, operations })
         };
+        let kernel = |v: &Value| {
+            let found = v["found"].as_bool().unwrap_or_default();
+            Ok(CompiledKernel { name: text(v, "name")?, seconds: number(v, "seconds")?, found })
+        };
         let texts = |k: &str| Ok(list(k)?.iter().filter_map(|r| r.as_str().map(str::to_string)).collect());
         Ok(SelfTestReport {
             device: text(v, "device")?,
@@ -148,6 +157,7 @@ impl SelfTestReport {
             // Reports of earlier builds have none.
             not_done: if v["not_done"].is_null() { vec![] } else { texts("not_done")? },
             bench: list("bench")?.iter().map(bench).collect::<TensorResult<_>>()?,
+            compiled: v["compiled"].as_array().into_iter().flatten().map(kernel).collect::<TensorResult<_>>()?,
             kernels: (number(v, "kernels")? as usize, number(v, "kernel_seconds")?),
             refused: texts("refused")?,
             seconds: number(v, "seconds")?,
@@ -418,5 +428,7 @@ pub fn self_test(
     let kernels = (after.pipelines - before.pipelines.min(after.pipelines), (after.seconds - before.seconds).max(0.0));
     let seconds = start.elapsed().as_secs_f64();
     let Run { rows, not_done, .. } = run;
-    SelfTestReport { device: device.name(), rows, not_done, bench: measured, kernels, refused: after.refused_bodies, seconds }
+    // A device that was opened again has compiled only since then.
+    let compiled = after.kernels.into_iter().skip(if after.pipelines < before.pipelines { 0 } else { before.kernels.len() }).collect();
+    SelfTestReport { device: device.name(), rows, not_done, bench: measured, kernels, compiled, refused: after.refused_bodies, seconds }
 }

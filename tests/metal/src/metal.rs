@@ -110,6 +110,11 @@ define_class!(
         fn recommendedMaxWorkingSetSize(&self) -> u64 {
             8 << 30
         }
+        /// Those of an M1: Apple1 to Apple7, Common1 to Common3, Metal3.
+        #[unsafe(method(supportsFamily:))]
+        fn supportsFamily(&self, family: MTLGPUFamily) -> bool {
+            matches!(family.0, 1001..=1007 | 3001..=3003 | 5001)
+        }
         #[unsafe(method(currentAllocatedSize))]
         fn currentAllocatedSize(&self) -> usize {
             ALLOCATED.load(SeqCst)
