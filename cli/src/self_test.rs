@@ -109,6 +109,7 @@ fn test(
         bench: vec![],
         kernels: (0, 0.0),
         compiled: vec![],
+        known_forms: vec![],
         refused: device.pipeline_stats().refused_bodies,
         seconds: start.elapsed().as_secs_f64(),
     };

@@ -88,6 +88,9 @@ fn text(r: &SelfTestReport, cores: Option<u32>) -> String {
     if let Some(first) = r.not_done.first() {
         out += &format!("  {} not done, since the time was up, from {first} on: give more --seconds, or --cases\n", r.not_done.len());
     }
+    for form in &r.known_forms {
+        out += &format!("  a form that Apple's compiler is known to get wrong, of which the library has none: {}\n", first_line(form));
+    }
     for kernel in &r.refused {
         out += &format!("  REFUSED by Metal's compiler, so that its WGSL ran: {}\n", first_line(kernel));
     }
@@ -167,9 +170,11 @@ mod tests {
         let refused = vec!["softmax: error: no such function".to_string()];
         let device = "Apple M4 Max (metal)".to_string();
         let not_done = vec!["scan 1".to_string(), "scan 2".to_string()];
+        let known_forms = vec!["memory by reference: 3 of 9 values are wrong".to_string()];
         let kernel = |name: &str, seconds, found| CompiledKernel { name: name.into(), seconds, found };
         let compiled = vec![kernel("softmax", 0.25, true), kernel("sort", 0.001, false), kernel("matmul", 0.05, false)];
-        let report = SelfTestReport { device, rows, not_done, bench: vec![bench], kernels: (3, 0.5), compiled, refused, seconds: 2.0 };
+        let report =
+            SelfTestReport { device, rows, not_done, bench: vec![bench], kernels: (3, 0.5), compiled, refused, known_forms, seconds: 2.0 };
         let facts = json!({ "open_seconds": 0.042, "families": ["Apple7", "Metal3"], "limits": { "buffer_bytes": 4096 }, "stands_in": "Metal computes sums wrong", "failed_probes": ["matrices of f16: it gives other results"],
             "lacks_metal_bodies": "TL_GPU_WITHOUT names them", "lacks_tensor_ops": "the system has no Metal 4", "tuning_name": "apple", "tuning_source": "of its class" });
         let all = json!({ "machine": { "version": "1", "os": "macos", "arch": "aarch64", "system": ["macOS 15"], "gpu_cores": 40 },
@@ -184,6 +189,7 @@ mod tests {
             "FAILED 6 more: the device was lost\n",
             "2 not done, since the time was up, from scan 1 on",
             "REFUSED by Metal's compiler, so that its WGSL ran: softmax: error: no such function",
+            "of which the library has none: memory by reference: 3 of 9 values are wrong\n",
             "1 of the kernels came from an earlier process",
             "longest to compile: matmul 50 ms, sort 1 ms\n",
             "opened in 42 ms",

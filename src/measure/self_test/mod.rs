@@ -4,6 +4,7 @@
 
 mod cases;
 mod chips;
+mod forms;
 mod litmus;
 mod model_cases;
 #[cfg(all(test, feature = "shaders"))]
@@ -74,6 +75,8 @@ pub struct SelfTestReport {
     pub compiled: Vec<CompiledKernel>,
     /// Kernels whose parts in Metal's language Metal's compiler refused, with its message: their WGSL forms ran.
     pub refused: Vec<String>,
+    /// What became of kernels in Metal's language of the forms that Apple's compiler is known to get wrong; the library has none, so that nothing fails by it.
+    pub known_forms: Vec<String>,
     /// Seconds in all.
     pub seconds: f64,
 }
@@ -113,7 +116,8 @@ impl SelfTestReport {
             self.bench.iter().map(|b| json!({ "name": b.name, "seconds": b.seconds, "bytes": b.bytes, "operations": b.operations }));
         let compiled = self.compiled.iter().map(|k| json!({ "name": k.name, "seconds": k.seconds, "found": k.found }));
         json!({ "device": self.device, "rows": rows.collect::<Vec<_>>(), "not_done": self.not_done, "bench": bench.collect::<Vec<_>>(),
-            "compiled": compiled.collect::<Vec<_>>(), "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "refused": self.refused, "seconds": self.seconds })
+            "compiled": compiled.collect::<Vec<_>>(), "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "refused": self.refused, "known_forms": self.known_forms,
+            "seconds": self.seconds })
     }
 
     /// A report from its JSON object.
@@ -124,8 +128,8 @@ impl SelfTestReport {
     /// ```
     /// use tensorlogic::measure::SelfTestReport;
     /// let (rows, not_done, bench, refused) = (vec![], vec![], vec![], vec![]);
-    /// let (device, compiled) = ("cpu".to_string(), vec![]);
-    /// let report = SelfTestReport { device, rows, not_done, bench, kernels: (3, 0.5), compiled, refused, seconds: 2.0 };
+    /// let (device, compiled, known_forms) = ("cpu".to_string(), vec![], vec![]);
+    /// let report = SelfTestReport { device, rows, not_done, bench, kernels: (3, 0.5), compiled, refused, known_forms, seconds: 2.0 };
     /// let mut json = report.to_json();
     /// assert_eq!(SelfTestReport::from_json(&json)?, report);
     /// json["seconds"].take();
@@ -160,6 +164,7 @@ impl SelfTestReport {
             compiled: v["compiled"].as_array().into_iter().flatten().map(kernel).collect::<TensorResult<_>>()?,
             kernels: (number(v, "kernels")? as usize, number(v, "kernel_seconds")?),
             refused: texts("refused")?,
+            known_forms: if v["known_forms"].is_null() { vec![] } else { texts("known_forms")? },
             seconds: number(v, "seconds")?,
         })
     }
@@ -174,7 +179,7 @@ pub struct SelfTestOptions<'o> {
     pub only: &'o str,
     /// The name by which the device is opened again when it was lost; without one, the test ends there.
     pub reopen: Option<&'o str>,
-    /// When no further case begins. Work that shows missing barriers, and what is measured, are done all the same.
+    /// When no further case begins. Of the work that shows missing barriers one round is done all the same, and what is measured.
     pub until: Option<Instant>,
 }
 
@@ -258,10 +263,14 @@ fn run_case(case: &SelfTestCase, device: &Device, reference: &mut SelfTestRefere
     row
 }
 
-/// Work that shows missing barriers, several rounds of it: the values must be the CPU's, exactly.
-fn run_litmus(name: &str, litmus: &Litmus, device: &Device, reference: &mut SelfTestReference) -> SelfTestRow {
-    let start = Instant::now();
-    let mut row = SelfTestRow { name: name.into(), error: None, tolerance: 0.0, failed: None, seconds: 0.0 };
+fn litmus_name(litmus: &Litmus) -> String {
+    format!("litmus {}", litmus.name)
+}
+
+/// Work that shows missing barriers, several rounds of it, or one where the time is up: the values must be the CPU's, exactly.
+fn run_litmus(litmus: &Litmus, device: &Device, until: Option<Instant>, reference: &mut SelfTestReference) -> SelfTestRow {
+    let (start, name) = (Instant::now(), &litmus_name(litmus));
+    let mut row = SelfTestRow { name: name.clone(), error: None, tolerance: 0.0, failed: None, seconds: 0.0 };
     for round in 0..ROUNDS {
         let got = caught(|| (litmus.run)(device, round));
         let want = reference.of(&format!("{name} {round}"), || (litmus.run)(&Device::cpu(), round));
@@ -269,7 +278,7 @@ fn run_litmus(name: &str, litmus: &Litmus, device: &Device, reference: &mut Self
             Ok(off) => row.error = Some(row.error.unwrap_or(0.0).max(off)),
             Err(e) => row.failed = Some(e),
         }
-        if row.failed.is_some() {
+        if row.failed.is_some() || until.is_some_and(|until| Instant::now() >= until) {
             break;
         }
     }
@@ -406,8 +415,7 @@ pub fn self_test(
         run.row(&case.name, |device| Some(run_case(&case, device, reference)));
     }
     for litmus in &LITMUS {
-        let name = format!("litmus {}", litmus.name);
-        run.row(&name, |device| Some(run_litmus(&name, litmus, device, reference)));
+        run.row(&litmus_name(litmus), |device| Some(run_litmus(litmus, device, options.until, reference)));
     }
     let mut measured = vec![];
     if options.bench_seconds > 0.0 {
@@ -423,6 +431,12 @@ pub fn self_test(
             }
         });
     }
+    // Last: what they may do to a device is no other work's fault.
+    let mut known_forms = vec![];
+    run.row("forms", |device| {
+        known_forms = forms::told(device);
+        None
+    });
     device.set_adaptive(adaptive);
     let after = run.device.pipeline_stats();
     let kernels = (after.pipelines - before.pipelines.min(after.pipelines), (after.seconds - before.seconds).max(0.0));
@@ -430,5 +444,15 @@ pub fn self_test(
     let Run { rows, not_done, .. } = run;
     // A device that was opened again has compiled only since then.
     let compiled = after.kernels.into_iter().skip(if after.pipelines < before.pipelines { 0 } else { before.kernels.len() }).collect();
-    SelfTestReport { device: device.name(), rows, not_done, bench: measured, kernels, compiled, refused: after.refused_bodies, seconds }
+    SelfTestReport {
+        device: device.name(),
+        rows,
+        not_done,
+        bench: measured,
+        kernels,
+        compiled,
+        refused: after.refused_bodies,
+        known_forms,
+        seconds,
+    }
 }

@@ -122,9 +122,10 @@ fn a_report_survives_its_file() {
     };
     let bench = vec![SelfTestBench { name: "copy".into(), seconds: 0.25, bytes: 1e6, operations: 3.0 }];
     let rows = vec![row(Some(1e-4), None), row(None, Some("no"))];
-    let (not_done, refused) = (vec!["map 3".into()], vec!["softmax: no".into()]);
+    let (not_done, refused, known_forms) = (vec!["map 3".into()], vec!["softmax: no".into()], vec!["by reference: right".into()]);
     let compiled = vec![CompiledKernel { name: "softmax".into(), seconds: 0.125, found: true }];
-    let report = SelfTestReport { device: "d".into(), rows, not_done, bench, kernels: (3, 0.125), compiled, refused, seconds: 2.0 };
+    let report =
+        SelfTestReport { device: "d".into(), rows, not_done, bench, kernels: (3, 0.125), compiled, refused, known_forms, seconds: 2.0 };
     assert!(!report.passes());
     assert_eq!(SelfTestReport::from_json(&report.to_json()).unwrap(), report);
     assert!(SelfTestReport::from_json(&json!({ "device": "d" })).is_err());
