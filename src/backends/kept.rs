@@ -42,6 +42,27 @@ pub(super) fn system() -> String {
     }
 }
 
+/// What an earlier process of this version found out about an adapter on this system, or what `find` finds now, which is kept for the next process. What
+/// cannot be read is found anew; errors are not kept.
+///
+/// # Errors
+/// Those of `find`.
+#[cfg(any(target_vendor = "apple", tensorlogic_fake_metal))]
+pub(super) fn remembered<T: serde::Serialize + serde::de::DeserializeOwned>(
+    adapter: &str,
+    name: &str,
+    find: impl FnOnce() -> crate::TensorResult<T>,
+) -> crate::TensorResult<T> {
+    let file = folder(false).map(|f| Summed(place(&f, &format!("{adapter} | {}", system()), [name, "json"]).1));
+    let read = |f: &Summed| serde_json::from_slice(&std::fs::read(&f.0).ok()?).ok();
+    if let Some(found) = file.as_ref().filter(|f| f.is_whole()).and_then(read) {
+        return Ok(found);
+    }
+    let found = find()?;
+    file.and_then(|f| f.replace(|part| std::fs::write(part, serde_json::to_vec(&found).ok()?).ok()));
+    Ok(found)
+}
+
 /// A file that is read by others, with the sum of its bytes in a file beside it: a damaged one is not read.
 #[cfg_attr(not(any(target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 pub(super) struct Summed(pub PathBuf);

@@ -193,6 +193,7 @@ fn lacks_tensor_ops(run: Run<'_>, bodies: bool) -> TensorResult<Option<String>> 
 }
 
 /// What a GPU does right of what kernels may use; `None` where it does.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct Features {
     lacks_subgroups: Option<String>,
     lacks_matrices: Option<String>,
@@ -200,7 +201,28 @@ pub(super) struct Features {
     lacks_tensor_ops: Option<String>,
 }
 
+/// The kernels of the probes: what an earlier process found out by others says nothing.
+const PROBES: [&str; 5] = [
+    include_str!("probe_sound.wgsl"),
+    include_str!("probe_subgroup.wgsl"),
+    include_str!("probe_matrix.wgsl"),
+    include_str!("probe_bodies.wgsl"),
+    include_str!("probe_tensor.wgsl"),
+];
+
 impl Features {
+    /// Those that an earlier process found for the adapter of this key on this system, else as [`Features::find`], also where `TL_GPU_WITHOUT` leaves
+    /// something out.
+    ///
+    /// # Errors
+    /// Those of [`Features::find`].
+    pub fn of(adapter: &str, run: Run<'_>) -> TensorResult<Features> {
+        match std::env::var_os("TL_GPU_WITHOUT") {
+            None => super::kept::remembered(&format!("{adapter} | {:016x}", super::kept::hash(PROBES)), "probes", || Features::find(run)),
+            Some(_) => Features::find(run),
+        }
+    }
+
     /// Finds them, where the GPU computes right at all.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::plan::AdapterInfo;
 
 /// What a driver was found to do otherwise than most, to which shader source adapts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DriverQuirks {
     /// It rounds to f16 otherwise than IEEE says, so that f16 is packed by integer arithmetic.
     pub soft_f16: bool,

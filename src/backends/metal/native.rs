@@ -10,6 +10,7 @@ use crate::backends::codegen::DriverQuirks;
 use crate::backends::codegen::metal_text::translate;
 use crate::backends::fragmentation::DriverMemory;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
+use crate::backends::kept;
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
 use crate::backends::probe_kernels::Features;
@@ -59,7 +60,8 @@ impl NativeMetal {
     fn of(mut gpu: Gpu) -> TensorResult<Arc<NativeMetal>> {
         find_features(&mut gpu)?;
         let m = NativeMetal { gpu: Arc::new(gpu), runner: Mutex::default(), submits: AtomicU64::new(0) };
-        let quirks = probes::sound_quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
+        let find = || probes::sound_quirks(&|plan, values, tried| m.probe(plan, values, tried));
+        let quirks = kept::remembered(&m.gpu.adapter.key, "quirks", find)?;
         *lock(&m.gpu.quirks) = quirks;
         lock(&m.runner).forget();
         m.submits.store(0, Relaxed);
@@ -162,7 +164,7 @@ fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
         gpu.read(&y, 0, bytemuck::cast_slice_mut(&mut out))?;
         Ok(Ok(out))
     };
-    Features::find(&run)?.limit(&mut gpu.adapter);
+    Features::of(&gpu.adapter.key, &run)?.limit(&mut gpu.adapter);
     Ok(())
 }
 
