@@ -1,10 +1,18 @@
 //! The self-test of `tl doctor` on the Metal backend: every kind of kernel in its dtypes, and the work that shows missing barriers. A fault that is
-//! planted is in its report.
+//! planted is in its report. The report goes through a bundle's file, and is shown as `tl doctor` does.
 
 use fake_metal::texts;
+use serde_json::{Value, json};
 use tensorlogic::Device;
 use tensorlogic::measure::{SelfTestOptions, SelfTestReference, SelfTestReport, self_test};
 use tensorlogic::tuning::Tuning;
+
+#[path = "../../../cli/src/bundle.rs"]
+mod bundle;
+#[path = "../../../cli/src/device_facts.rs"]
+mod device_facts;
+#[path = "../../../cli/src/self_test_text.rs"]
+mod self_test_text;
 
 fn device() -> Device {
     texts::compile_unoptimized();
@@ -15,14 +23,39 @@ fn failed(report: &SelfTestReport) -> Vec<String> {
     report.rows.iter().filter_map(|r| Some(format!("{}: {}", r.name, r.failed.as_ref()?.chars().take(300).collect::<String>()))).collect()
 }
 
+/// What `tl doctor --read-bundle` shows of a report, and whether it passes.
+fn shown(device: &Device, report: &SelfTestReport) -> (String, bool) {
+    let facts = device_facts::device_facts(device);
+    let all = json!({ "machine": {}, "devices": [{ "name": "metal", "facts": facts, "report": report.to_json() }] });
+    let file = std::env::temp_dir().join(format!("tl-fake-bundle-{}.tar", std::process::id()));
+    std::fs::write(&file, bundle::pack(&[("report.json", all.to_string())])).unwrap();
+    let read: Value = serde_json::from_str(&bundle::read(&file, "report.json").unwrap()).unwrap();
+    std::fs::remove_file(file).unwrap();
+    self_test_text::whole(&read).unwrap()
+}
+
 #[test]
 fn the_self_test_passes_and_finds_a_wrong_text() {
     let mut reference = SelfTestReference::default();
-    let report = self_test(&device(), &SelfTestOptions::default(), &mut reference, &mut |_| {});
+    let metal = device();
+    let report = self_test(&metal, &SelfTestOptions::default(), &mut reference, &mut |_| {});
     let count = report.rows.len();
     println!("{count} rows, {} kernels, {:.0} s", report.kernels.0, report.seconds);
     assert_eq!(failed(&report), Vec::<String>::new());
-    assert!(count >= 200, "{count} rows");
+    assert!(count >= 418, "{count} rows");
+    let (text, passes) = shown(&metal, &report);
+    println!("{text}");
+    assert!(passes);
+    for part in [
+        &format!("metal = Fake M1 (metal): {count} of {count} right"),
+        "  families Apple1, ",
+        "  limits buffer_bytes 4294967296, ",
+        "  longest to compile: ",
+        "(wgpu 4500): right\n",
+        "(MoltenVK 2711): right\n",
+    ] {
+        assert!(text.contains(part), "no {part:?}");
+    }
 
     let planted = device();
     // A few of the texts, so that not all are compiled again.
@@ -31,4 +64,6 @@ fn the_self_test_passes_and_finds_a_wrong_text() {
     let wrong = self_test(&planted, &SelfTestOptions::default(), &mut reference, &mut |_| {});
     texts::change(None);
     assert!(!wrong.passes(), "wrong texts are not found");
+    let (text, passes) = shown(&planted, &wrong);
+    assert!(!passes && text.contains("  FAILED "), "{text}");
 }
