@@ -51,6 +51,32 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// Those of [`Transport::exchange`].
     fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()>;
+    /// Everybody's values: afterwards `others` has those of all ranks but this one, in their order, each as long as `own`, which is as long on every rank.
+    /// Without an implementation of its own, it is a [`Transport::gather`].
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn gather_others(&self, own: &[f32], others: &mut [f32]) -> TensorResult<()> {
+        let (len, rank) = (own.len(), self.rank());
+        let bounds: Vec<usize> = (0..=self.size()).map(|r| r * len).collect();
+        let mut all = vec![0.0; len * self.size()];
+        all[rank * len..(rank + 1) * len].copy_from_slice(own);
+        self.gather(&mut all, &bounds)?;
+        others[..rank * len].copy_from_slice(&all[..rank * len]);
+        others[rank * len..].copy_from_slice(&all[(rank + 1) * len..]);
+        Ok(())
+    }
+    /// Begins to gather everybody's values, as [`Transport::start_exchange`] begins an exchange; `others` is memory of any length. It may be begun while
+    /// another thread of this rank waits for one that was begun before.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn start_gather_others(&self, own: Vec<f32>, others: Vec<f32>) -> TensorResult<Box<dyn PendingExchange>> {
+        let mut all = Exchanged { sent: own, received: others };
+        all.received.resize(all.sent.len() * (self.size() - 1), 0.0);
+        self.gather_others(&all.sent, &mut all.received)?;
+        Ok(Box::new(all))
+    }
     /// The sum over all ranks by a call of the library's own, in an order that the library chooses; false where it has none. No step of training uses it:
     /// it is what exchange, sums and gather are measured by.
     ///
@@ -89,7 +115,7 @@ pub trait Transport: Send + Sync {
 pub struct Exchanged {
     /// What this rank gave.
     pub sent: Vec<f32>,
-    /// Every rank's part for this one.
+    /// Every rank's part for this one, or every other rank's values.
     pub received: Vec<f32>,
 }
 

@@ -248,7 +248,7 @@ impl World {
     /// Starts a call that moves so many `bytes` and waits until this rank's part is done. While it waits, a rank gives its core away.
     fn complete(&self, what: &str, bytes: usize, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<()> {
         let request = self.start(what, start)?;
-        self.finish(what, request, bytes, SPIN)
+        self.finish(what, &mut [request], bytes, SPIN)
     }
 
     fn start(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> TensorResult<Handle> {
@@ -258,23 +258,19 @@ impl World {
         Ok(request)
     }
 
-    /// Waits for a call that moves so many `bytes`; for the time `spin` without a pause between questions, and while the bytes may be on their
+    /// Waits for calls that move so many `bytes`; for the time `spin` without a pause between questions, and while the bytes may be on their
     /// way with few.
-    fn finish(&self, what: &str, mut request: Handle, bytes: usize, spin: Duration) -> TensorResult<()> {
+    fn finish(&self, what: &str, requests: &mut [Handle], bytes: usize, spin: Duration) -> TensorResult<()> {
         let began = Instant::now();
+        let mut left = requests.iter_mut().peekable();
         let moving = Duration::from_secs_f64(bytes as f64 / LEAST_RATE);
         let mut asked = 0u32;
-        loop {
-            let mut flag = 0;
-            {
-                let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
-                // SAFETY: a request that was started; the status is not wanted.
-                done(unsafe { (self.calls.test)(&mut request, &mut flag, self.constants.no_status as Address) }, "MPI_Test")?;
+        while let Some(request) = left.peek_mut() {
+            if self.is_done(request)? {
+                left.next();
+                continue;
             }
             let waited = began.elapsed();
-            if flag != 0 {
-                return Ok(());
-            }
             if waited > self.patience.timeout {
                 // Memory of the call is still the library's: nothing may go on here.
                 (self.patience.last_words)(&format!("rank {}: no answer to {what} for {} s; the job ends", self.rank, waited.as_secs()));
@@ -285,6 +281,41 @@ impl World {
             let at_once = waited < spin || waited < moving && !asked.is_multiple_of(BURST);
             if at_once { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         }
+        Ok(())
+    }
+
+    /// Whether a call is done. Data of all calls moves while this is asked.
+    fn is_done(&self, request: &mut Handle) -> TensorResult<bool> {
+        let mut flag = 0;
+        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: a request that was started; the status is not wanted.
+        done(unsafe { (self.calls.test)(request, &mut flag, self.constants.no_status as Address) }, "MPI_Test")?;
+        Ok(flag != 0)
+    }
+
+    /// Begins to send `own` to every other rank and to receive theirs.
+    ///
+    /// # Safety
+    /// `others` has room for as much from each of them; both stay until the requests are done.
+    unsafe fn start_all(&self, own: &[f32], others: *mut f32) -> TensorResult<Vec<Handle>> {
+        let c = &self.constants;
+        let n = count(own.len())?;
+        let from = (0..self.size).filter(|r| *r != self.rank).enumerate();
+        // SAFETY: the caller's promise; the sent values are only read.
+        let receive = |(at, rank): (usize, usize)| unsafe {
+            let to = others.add(at * own.len());
+            let rank = count(rank)?;
+            self.start(GATHERING, |request| (self.calls.receive)(to.cast(), n, c.float, rank, VALUES, c.world, request))
+        };
+        let mut requests = from.clone().map(receive).collect::<TensorResult<Vec<_>>>()?;
+        for (_, rank) in from {
+            let rank = count(rank)?;
+            // SAFETY: as above.
+            let send =
+                |request: &mut Handle| unsafe { (self.calls.send)(own.as_ptr() as Address, n, c.float, rank, VALUES, c.world, request) };
+            requests.push(self.start(GATHERING, send)?);
+        }
+        Ok(requests)
     }
 
     fn abort(&self, code: i32) {
@@ -326,26 +357,42 @@ impl Counts {
 }
 
 const EXCHANGE: &str = "the exchange of gradients";
+const GATHERING: &str = "the gathering of all ranks' values";
+/// The tag of values that all ranks give each other; other messages have 0.
+const VALUES: c_int = 1;
+/// Bytes from which a thread asks for the end of an exchange; smaller ones are done about as soon as one is there.
+const THREAD_BYTES: usize = 256 << 10;
 
 /// An exchange under way. A thread asks for its end, since data moves only while somebody calls the library.
 struct Running {
     world: Arc<World>,
     /// Memory of the call, the library's until the end.
     all: Exchanged,
-    _counts: Counts,
-    request: Handle,
+    _counts: Option<Counts>,
+    requests: Vec<Handle>,
+    what: &'static str,
     thread: Option<JoinHandle<TensorResult<()>>>,
     over: bool,
 }
 
 impl Running {
+    /// Exchanges that were started with memory of `all`.
+    fn new(world: &Arc<World>, what: &'static str, all: Exchanged, counts: Option<Counts>, requests: Vec<Handle>) -> Running {
+        let bytes = size_of_val(&all.received[..]);
+        let (asking, mut asked) = (world.clone(), requests.clone());
+        // Where no thread is to be had, whoever waits asks for the end.
+        let ask = move || asking.finish(what, &mut asked, bytes, Duration::ZERO);
+        let thread = (bytes >= THREAD_BYTES).then(|| std::thread::Builder::new().name("tl-exchange".into()).spawn(ask).ok());
+        Running { world: world.clone(), all, _counts: counts, requests, what, thread: thread.flatten(), over: false }
+    }
+
     fn end(&mut self) -> TensorResult<()> {
         if std::mem::replace(&mut self.over, true) {
             return Ok(());
         }
         match self.thread.take() {
-            Some(thread) => thread.join().unwrap_or_else(|_| Err(TensorError::Rank(format!("the thread of {EXCHANGE} panicked")))),
-            None => self.world.finish(EXCHANGE, self.request, size_of_val(&self.all.received[..]), SPIN),
+            Some(thread) => thread.join().unwrap_or_else(|_| Err(TensorError::Rank(format!("the thread of {} panicked", self.what)))),
+            None => self.world.finish(self.what, &mut self.requests, size_of_val(&self.all.received[..]), SPIN),
         }
     }
 }
@@ -391,11 +438,22 @@ impl Transport for Mpi {
         // SAFETY: buffers and lists are on the heap, and stay in `Running` until the request is done.
         let start = |request: &mut Handle| unsafe { counts.exchange(&self.0, all.sent.as_ptr(), all.received.as_mut_ptr(), request) };
         let request = self.0.start(EXCHANGE, start)?;
-        let (world, bytes) = (self.0.clone(), size_of_val(&all.received[..]));
-        // Where no thread is to be had, whoever waits asks for the end.
-        let ask = move || world.finish(EXCHANGE, request, bytes, Duration::ZERO);
-        let thread = std::thread::Builder::new().name("tl-exchange".into()).spawn(ask).ok();
-        Ok(Box::new(Running { world: self.0.clone(), all, _counts: counts, request, thread, over: false }))
+        Ok(Box::new(Running::new(&self.0, EXCHANGE, all, Some(counts), vec![request])))
+    }
+
+    fn gather_others(&self, own: &[f32], others: &mut [f32]) -> TensorResult<()> {
+        assert!(others.len() == own.len() * (self.0.size - 1));
+        // SAFETY: both buffers outlive the wait.
+        let mut requests = unsafe { self.0.start_all(own, others.as_mut_ptr())? };
+        self.0.finish(GATHERING, &mut requests, size_of_val(others), SPIN)
+    }
+
+    fn start_gather_others(&self, own: Vec<f32>, others: Vec<f32>) -> TensorResult<Box<dyn PendingExchange>> {
+        let mut all = Exchanged { sent: own, received: others };
+        all.received.resize(all.sent.len() * (self.0.size - 1), 0.0);
+        // SAFETY: buffers are on the heap, and stay in `Running` until the requests are done.
+        let requests = unsafe { self.0.start_all(&all.sent, all.received.as_mut_ptr())? };
+        Ok(Box::new(Running::new(&self.0, GATHERING, all, None, requests)))
     }
 
     fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {

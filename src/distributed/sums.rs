@@ -6,6 +6,7 @@ use crate::error::TensorResult;
 use crate::ops::PadMode;
 use crate::tensor::Tensor;
 use std::convert::Infallible;
+use std::sync::LazyLock;
 
 /// Values that are summed by one rank at a time: slices begin at multiples of this, and so do the parts of a sum of squares.
 pub const BLOCK: usize = 4096;
@@ -96,11 +97,13 @@ pub(crate) fn square_tensors(values: &Tensor) -> TensorResult<Tensor> {
 }
 
 /// Values that a thread is given at least.
-const THREAD_VALUES: usize = 1 << 20;
+const THREAD_VALUES: usize = 1 << 18;
 
 /// How many of `len` values each of this machine's threads gets: whole blocks.
 fn share(len: usize) -> usize {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(len / THREAD_VALUES).max(1);
+    // Asked once: the answer takes longer than a small sum.
+    static THREADS: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let threads = THREADS.min(len / THREAD_VALUES).max(1);
     len.div_ceil(threads).next_multiple_of(BLOCK).max(BLOCK)
 }
 
@@ -139,6 +142,63 @@ pub fn reduce(ranks: &dyn Transport, data: &mut [f32], bounds: &[usize], receive
     Ok(())
 }
 
+/// Values up to which more than two ranks give each other all they have: then there is one round of messages, not two.
+const AT_ONCE: usize = 2 * BLOCK;
+
+/// Whether so many ranks sum so many values by giving each other all of them, after which each adds them up, rather than by slices. Between two ranks no more
+/// bytes move that way.
+pub fn is_at_once(ranks: usize, len: usize) -> bool {
+    ranks == 2 || ranks <= 8 && len <= AT_ONCE
+}
+
+/// Sums `data` over all ranks by the tree of their numbers: afterwards every rank has the whole sum. `received` is memory that is used again.
+///
+/// # Errors
+/// Those of the transport.
+///
+/// ```
+/// use tensorlogic::distributed::{Ranks, sums};
+/// let ranks = Ranks::alone();
+/// let mut gradients = [1.0, 2.0, 3.0];
+/// sums::reduce_all(ranks.transport(), &mut gradients, &mut Vec::new())?;
+/// assert_eq!(gradients, [1.0, 2.0, 3.0]); // of several ranks, each has the sum
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
+pub fn reduce_all(ranks: &dyn Transport, data: &mut [f32], received: &mut Vec<f32>) -> TensorResult<()> {
+    let size = ranks.size();
+    if size > 1 && is_at_once(size, data.len()) {
+        received.resize(data.len() * (size - 1), 0.0);
+        ranks.gather_others(data, received)?;
+        add_others(ranks.rank(), data, received);
+        return Ok(());
+    }
+    let bounds = slices(data.len(), size);
+    reduce(ranks, data, &bounds, received)?;
+    ranks.gather(data, &bounds)
+}
+
+/// The sum of all ranks' values by the tree of their numbers, in `own`, which are this rank's; those of the others are in `others`, in their order.
+pub fn add_others(rank: usize, own: &mut [f32], others: &mut [f32]) {
+    let len = own.len();
+    if len == 0 {
+        return;
+    }
+    let each = share(len);
+    let mut parts: Vec<_> = others.chunks_mut(len).map(|part| part.chunks_mut(each)).collect();
+    parts.insert(rank, own.chunks_mut(each));
+    let shares = (0..len.div_ceil(each)).map(|_| parts.iter_mut().filter_map(Iterator::next).collect::<Vec<_>>());
+    on_threads(shares.collect(), |mut parts: Vec<&mut [f32]>| {
+        for at in (0..parts[0].len()).step_by(BLOCK) {
+            let block = at..(at + BLOCK).min(parts[0].len());
+            add_block(&mut parts, &block);
+            let (sum, others) = parts.split_at_mut(1);
+            if rank > 0 {
+                others[rank - 1][block.clone()].copy_from_slice(&sum[0][block]);
+            }
+        }
+    });
+}
+
 /// The sum of `size` ranks' parts, one after the other in `received`, by the tree of their numbers.
 pub fn add_parts(size: usize, received: &mut [f32], sum: &mut [f32]) {
     let len = sum.len();
@@ -153,19 +213,24 @@ pub fn add_parts(size: usize, received: &mut [f32], sum: &mut [f32]) {
 
 /// The sum of parts of one length by the tree of their numbers.
 fn add_share(parts: &mut [&mut [f32]], sum: &mut [f32]) {
-    let (size, len) = (parts.len(), sum.len());
+    let len = sum.len();
     // Blocks that stay in the cache while the tree is walked.
     for at in (0..len).step_by(BLOCK) {
         let block = at..(at + BLOCK).min(len);
-        let mut step = 1;
-        while step < size {
-            for left in (0..size - step).step_by(2 * step) {
-                let (a, b) = parts.split_at_mut(left + step);
-                add(&mut a[left][block.clone()], &b[0][block.clone()]);
-            }
-            step *= 2;
-        }
+        add_block(parts, &block);
         sum[block.clone()].copy_from_slice(&parts[0][block]);
+    }
+}
+
+/// Adds a block of all parts up in the first.
+fn add_block(parts: &mut [&mut [f32]], block: &std::ops::Range<usize>) {
+    let (size, mut step) = (parts.len(), 1);
+    while step < size {
+        for left in (0..size - step).step_by(2 * step) {
+            let (a, b) = parts.split_at_mut(left + step);
+            add(&mut a[left][block.clone()], &b[0][block.clone()]);
+        }
+        step *= 2;
     }
 }
 
@@ -317,7 +382,14 @@ mod tests {
                 (0..size).for_each(|rank| tree.push(part(rank).collect()));
                 let mut sum = vec![f32::NAN; len];
                 add_parts(size, &mut received, &mut sum);
-                assert!(sum == tree.finish().unwrap(), "{size} parts of {len}");
+                let whole = tree.finish().unwrap();
+                assert!(sum == whole, "{size} parts of {len}");
+                for rank in [0, size / 2, size - 1] {
+                    let mut own: Vec<f32> = part(rank).collect();
+                    let mut others: Vec<f32> = (0..size).filter(|r| *r != rank).flat_map(part).collect();
+                    add_others(rank, &mut own, &mut others);
+                    assert!(own == whole, "rank {rank} of {size}, {len} values");
+                }
             }
         }
     }

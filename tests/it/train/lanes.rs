@@ -4,7 +4,7 @@ use crate::common::{devices, noise_f32, selector};
 use crate::threads::run;
 use std::sync::{Arc, Mutex};
 use tensorlogic::backends::cpu::CpuBackend;
-use tensorlogic::distributed::{Exchanged, PendingExchange, Ranks, Transport, Vote, check_devices};
+use tensorlogic::distributed::{Exchanged, PendingExchange, Ranks, Transport, Vote, check_devices, sums};
 use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{self, Adapters, Pass, Weights};
 use tensorlogic::nn::{Gpt, GptConfig, Linear, LoraConfig, Module, ModuleExt, Sequential};
@@ -406,6 +406,22 @@ fn pieces_of_gradients_and_exchanges_change_no_bit() {
                 assert!(end.unwrap() == expected, "{size} ranks, sharded {sharded}, at most {most} on {}", device.name());
             }
         }
+    }
+}
+
+/// Few and many values, by one round of messages or by slices.
+#[test]
+fn sums_of_all_ranks_follow_the_tree_however_they_are_exchanged() {
+    for (size, len) in [(2, 3), (2, 100_000), (4, 5000), (4, 100_000), (8, 8192), (8, 8193)] {
+        let values = |rank: usize| noise_f32(len, rank as u64 + 7, 1e3);
+        let mut tree = sums::Tree::default();
+        (0..size).for_each(|rank| tree.push(values(rank)));
+        let expected = tree.finish().unwrap();
+        let ends = run(size, |ranks| {
+            let mut own = values(ranks.rank());
+            sums::reduce_all(ranks.transport(), &mut own, &mut Vec::new()).map(|()| own)
+        });
+        assert!(ends.into_iter().all(|own| own.unwrap() == expected), "{size} ranks, {len} values");
     }
 }
 
