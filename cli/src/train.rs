@@ -254,6 +254,9 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
             device.submits(),
             output::peak_memory(&device.memory())
         ));
+        if let Some(line) = t.stages() {
+            output::note(&line);
+        }
     }
     if let Some((loss, step)) = t.progress.best {
         report.note(&format!("the best held-out loss is {loss:.4} at step {step}; that model is in {}", folder.display()));

@@ -19,7 +19,12 @@ pub(crate) struct Summed {
 
 /// Values of gradients in a piece at least, and pieces at most.
 const LEAST_PIECE: usize = 1 << 20;
-const MOST_PIECES: usize = 4;
+const MOST_PIECES: usize = 7;
+
+/// The number of a parameter's layer, which is the first number in its name.
+fn layer(name: &str) -> Option<usize> {
+    name.split('.').find_map(|part| part.parse().ok())
+}
 
 impl Optimizer {
     /// The length of each group's buffer.
@@ -28,11 +33,23 @@ impl Optimizer {
     }
 
     /// The pieces in which gradients are computed, the last layers' first, as a backward pass has them: for each piece, where its part of each group begins;
-    /// it ends where the piece before begins. They follow from the parameters alone.
+    /// it ends where the piece before begins. They follow from the parameters alone. Pieces are whole layers; what is in front of the first layer is the last
+    /// piece, since embeddings have their gradient at the very end, whatever their size.
     pub(crate) fn pieces(&self) -> Vec<Vec<usize>> {
         let pieces = (self.lengths().iter().sum::<usize>() / LEAST_PIECE).clamp(1, MOST_PIECES);
-        let begin = |g: &Group, at: usize| g.members.iter().map(|m| m.start).find(|start| *start >= at).unwrap_or(g.flat.numel());
-        (1..=pieces).map(|n| self.groups.iter().map(|g| begin(g, g.flat.numel() * (pieces - n) / pieces)).collect()).collect()
+        let in_front: Vec<usize> = self.groups.iter().map(Group::in_front_of_layers).collect();
+        let layers = if pieces > 1 && in_front.iter().any(|n| *n > 0) { pieces - 1 } else { pieces };
+        let cuts: Vec<Vec<usize>> = self.groups.iter().map(Group::cuts).collect();
+        let begin = |group: usize, n: usize| {
+            let (end, front) = (self.groups[group].flat.numel(), in_front[group]);
+            let at = front + (end - front) * layers.saturating_sub(n) / layers;
+            cuts[group].iter().copied().find(|start| *start >= at).unwrap_or(end)
+        };
+        let of = |n: usize| (0..self.groups.len()).map(|group| if n == pieces { 0 } else { begin(group, n) }).collect();
+        let mut all: Vec<Vec<usize>> = (1..=pieces).map(of).collect();
+        // Without pieces that have nothing.
+        all.dedup();
+        all
     }
 
     /// The gradients collected so far, not computed yet, and forgotten by the parameters: for each piece, the part of each group, `None` where it has none.
@@ -178,6 +195,19 @@ impl Optimizer {
 }
 
 impl Group {
+    /// Values in front of the first layer; 0 where there are no layers.
+    fn in_front_of_layers(&self) -> usize {
+        self.members.iter().find(|m| layer(&m.name).is_some()).map_or(0, |m| m.start)
+    }
+
+    /// Where pieces may begin: at layers, or at any parameter where there are none.
+    fn cuts(&self) -> Vec<usize> {
+        let layers: Vec<_> = self.members.iter().map(|m| layer(&m.name)).collect();
+        let some = layers.iter().any(Option::is_some);
+        let begins = |n: usize| n == 0 || !some || layers[n] != layers[n - 1];
+        self.members.iter().enumerate().filter(|(n, _)| begins(*n)).map(|(_, m)| m.start).collect()
+    }
+
     /// The part of `whole` that this process updates, in memory of its own even where it is all of it.
     pub(super) fn part(&self, whole: &Tensor) -> TensorResult<Tensor> {
         let values: Vec<f32> = whole.narrow(0, self.own.start, self.own.len())?.to_vec()?;

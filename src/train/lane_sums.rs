@@ -1,11 +1,10 @@
 //! Pieces of the gradient, summed over the lanes of one rank, and where the sums go.
 
-use super::buckets::Buckets;
+use super::buckets::{Buckets, UnderWay};
 use crate::distributed::sums::{Tree, add_tensors};
 use crate::error::TensorResult;
-use crate::eval::{Download, eval_all};
+use crate::eval::eval_all;
 use crate::tensor::Tensor;
-use std::collections::VecDeque;
 
 /// A piece of the gradient, for each group, summed over lanes on the device.
 #[derive(Default)]
@@ -30,55 +29,42 @@ impl LaneSums {
 }
 
 /// Where sums over the lanes of this rank go.
-pub(super) enum Destination<'a> {
+pub(super) enum Destination {
     /// They stay on the device: the pieces, in order.
     Device(Vec<Vec<Option<Tensor>>>),
     /// They are exchanged with those of other ranks by way of the host.
-    Host {
-        buckets: Buckets<'a>,
-        under_way: VecDeque<UnderWay>,
+    Ranks {
+        under_way: UnderWay,
         /// The beginning of each group's last part, which goes with the rest of its block.
         left: Vec<Option<Tensor>>,
     },
 }
 
-impl<'a> Destination<'a> {
+impl Destination {
     pub fn device() -> Self {
         Destination::Device(Vec::new())
     }
 
-    pub fn host(buckets: Buckets<'a>) -> Self {
-        Destination::Host { buckets, under_way: VecDeque::new(), left: Vec::new() }
+    pub fn ranks(under_way: UnderWay) -> Self {
+        Destination::Ranks { under_way, left: Vec::new() }
     }
 
     /// The next piece's sums.
     pub fn push(&mut self, piece: usize, sums: Vec<Option<Tensor>>) -> TensorResult<()> {
         match self {
-            Destination::Device(pieces) => pieces.push(sums),
-            Destination::Host { buckets, under_way, left } => {
-                let before = under_way.len();
+            Destination::Device(pieces) => {
+                pieces.push(sums);
+                Ok(())
+            }
+            Destination::Ranks { under_way, left } => {
                 left.resize(sums.len(), None);
                 let parts = sums.into_iter().zip(left).enumerate();
+                let buckets = under_way.buckets();
                 let blocks =
                     parts.map(|(group, (sum, left))| whole_blocks(buckets, (piece, group), sum, left)).collect::<TensorResult<Vec<_>>>()?;
-                let values = blocks.iter().map(|b| b.as_ref().map(Tensor::download).transpose()).collect::<TensorResult<_>>()?;
-                under_way.push_back(UnderWay { piece, values });
-                // What was submitted before this has had its time.
-                for n in 0..=before {
-                    if n < before || under_way.front().is_some_and(UnderWay::is_ready) {
-                        under_way.pop_front().map_or(Ok(()), |u| u.arrive(buckets))?;
-                    }
-                }
+                eval_all(&blocks.iter().flatten().collect::<Vec<_>>())?;
+                under_way.push(piece, &blocks)
             }
-        }
-        Ok(())
-    }
-
-    /// Waits for what is on its way to the host.
-    pub fn finish(&mut self) -> TensorResult<()> {
-        match self {
-            Destination::Device(_) => Ok(()),
-            Destination::Host { buckets, under_way, .. } => under_way.drain(..).try_for_each(|u| u.arrive(buckets)),
         }
     }
 }
@@ -94,7 +80,7 @@ pub(super) fn joined(parts: &[Tensor]) -> TensorResult<Option<Tensor>> {
 
 /// The whole blocks of a piece's part of a group, with what the piece before it left of its last one. What this one leaves is in `left` then.
 fn whole_blocks(
-    buckets: &Buckets<'_>,
+    buckets: &Buckets,
     (piece, group): (usize, usize),
     sum: Option<Tensor>,
     left: &mut Option<Tensor>,
@@ -105,23 +91,4 @@ fn whole_blocks(
     let kept = buckets.left(piece, group, len);
     *left = if kept > 0 { Some(all.narrow(0, 0, kept)?) } else { None };
     if kept < len { Ok(Some(all.narrow(0, kept, len - kept)?)) } else { Ok(None) }
-}
-
-/// A piece of the gradient, summed over this rank's lanes, on its way to the host.
-pub(super) struct UnderWay {
-    piece: usize,
-    /// For each group.
-    values: Vec<Option<Download>>,
-}
-
-impl UnderWay {
-    fn is_ready(&self) -> bool {
-        self.values.iter().flatten().all(Download::is_ready)
-    }
-
-    /// Waits for the values, and exchanges them.
-    fn arrive(self, buckets: &mut Buckets<'_>) -> TensorResult<()> {
-        let values = self.values.into_iter().map(|v| v.map_or(Ok(Vec::new()), Download::wait::<f32>)).collect::<TensorResult<_>>()?;
-        buckets.start(self.piece, values)
-    }
 }

@@ -1,8 +1,9 @@
 //! Steps made of lanes: gradients of numbered streams of batches, summed in an order that their numbers alone decide, on one rank or on several.
 
 use super::adaptive::{AdaptiveBatch, rows_of};
-use super::buckets::{BucketSums, Buckets, Owners};
+use super::buckets::{BucketSums, Buckets, Owners, UnderWay};
 use super::lane_sums::{Destination, LaneSums, joined};
+use super::stages::Stages;
 use crate::device::Device;
 use crate::distributed::sums::{BLOCK, Tree, slices, square_tensors, squares, windows, within};
 use crate::distributed::{Ranks, Vote};
@@ -19,8 +20,9 @@ use std::ops::Range;
 /// its own gradient. A step's gradient is the mean over lanes, whose sum follows a fixed tree over their numbers. So 1, 2 and 4 [`Ranks`] make
 /// the same bits of 4 lanes, and a run goes on with another number of ranks. Each rank has equally many lanes, one after the other.
 ///
-/// Gradients are computed in up to four pieces, the last layers' first, the same for any number of ranks. A rank sums its lanes on its device, where the
-/// sums of one rank stay. Those of several go to the host with the last lane, and the exchange of a piece is hidden behind the computing of the pieces after it.
+/// Gradients are computed in up to seven pieces, the last layers' first, the same for any number of ranks. A rank sums its lanes on its device, where the
+/// sums of one rank stay. Those of several go to the host with the last lane; a piece's way to the host, to the other ranks and back is hidden behind the
+/// computing of the pieces after it ([`LaneStep::stages`] has its times).
 ///
 /// ```
 /// # use tensorlogic::distributed::Ranks;
@@ -54,6 +56,7 @@ pub struct LaneStep {
     most: usize,
     /// Memory for what arrives, used again.
     memory: Vec<Vec<f32>>,
+    stages: Stages,
 }
 
 impl LaneStep {
@@ -76,7 +79,7 @@ impl LaneStep {
             let m = format!("{lanes} lanes on {size} rank(s): both must be powers of two, with at least one lane for each rank");
             return Err(TensorError::Config(m));
         }
-        Ok(LaneStep { ranks: ranks.clone(), lanes, sharded: false, most: MOST_EXCHANGED, memory: Vec::new() })
+        Ok(LaneStep { ranks: ranks.clone(), lanes, sharded: false, most: MOST_EXCHANGED, memory: Vec::new(), stages: Stages::default() })
     }
 
     /// Ranks exchange at most so many values at once, rounded down to 4,096, but at least as many; without this, 2²⁸. It changes no bit.
@@ -111,6 +114,11 @@ impl LaneStep {
             optimizer.keep_slices(own)?;
         }
         Ok(self)
+    }
+
+    /// What the steps so far took time for between ranks.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
     }
 
     /// The lanes of this rank.
@@ -171,15 +179,18 @@ impl LaneStep {
         let (sums, losses) = loop {
             let mut to = match ranks.size() {
                 1 => Destination::device(),
-                _ => Destination::host(Buckets::new(&ranks, &pieces, &lengths, &owners, self.most, std::mem::take(&mut self.memory))),
+                _ => {
+                    let buckets = Buckets::new(&ranks, &pieces, &lengths, &owners, self.most);
+                    Destination::ranks(UnderWay::begin(buckets, optimizer.device(), !self.sharded, std::mem::take(&mut self.memory))?)
+                }
             };
             let losses = self.gradients(adaptive, (model, optimizer), batches, position, &loss, (&pieces, &mut to));
             let own = match to {
                 Destination::Device(sums) => losses.and_then(|losses| Ok((Sums::Device(in_groups(sums, optimizer)?), losses))),
-                Destination::Host { mut buckets, .. } => {
-                    buckets.complete()?;
-                    let sums = buckets.wait()?;
-                    losses.map(|losses| (Sums::Host(sums), losses))
+                Destination::Ranks { under_way, .. } => {
+                    let (sums, memory) = under_way.finish(&mut self.stages)?;
+                    self.memory = memory;
+                    losses.and_then(|losses| Ok((self.joined_sums(optimizer, sums?)?, losses)))
                 }
             };
             let vote = match &own {
@@ -231,7 +242,7 @@ impl LaneStep {
         batches: &[Vec<Vec<Tensor>>],
         position: u64,
         loss: &impl Fn(&[Tensor]) -> TensorResult<Tensor>,
-        (pieces, to): (&[Vec<usize>], &mut Destination<'_>),
+        (pieces, to): (&[Vec<usize>], &mut Destination),
     ) -> TensorResult<Vec<f32>> {
         let streams = model.random_state();
         let next = position.saturating_add((self.lanes * batches[0].len()) as u64);
@@ -257,33 +268,48 @@ impl LaneStep {
             }
             losses.push(total);
         }
-        to.finish()?;
         draw_from(model, &streams, next, adaptive.parts())?;
         losses.iter().map(|total| Ok(total.item()? as f32)).collect()
+    }
+
+    /// The sums of all ranks, as an update takes them.
+    fn joined_sums(&self, optimizer: &Optimizer, sums: BucketSums) -> TensorResult<Sums> {
+        if self.sharded {
+            return Ok(Sums::Host(sums));
+        }
+        let wanted: Vec<_> = optimizer.lengths().iter().map(|len| 0..*len).collect();
+        let device = optimizer.device();
+        join_groups(sums.parts(&wanted, &device)?, &device).map(Sums::Device)
     }
 
     /// What this rank's update needs of the gradient's sums, and the mean loss.
     fn sum(&mut self, optimizer: &Optimizer, sums: Sums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
         match sums {
             Sums::Device(grads) => {
-                let mut squares = 0.0;
-                if optimizer.needs_norm() {
-                    for group in &grads {
-                        squares += square_tensors(group)?.to_vec()?.into_iter().map(f64::from).sum::<f64>();
-                    }
-                }
-                Ok((Summed { grads, squares }, mean_loss(losses)))
+                // Every rank has all of the gradient: the sum of squares is the same on each.
+                let of = |group: &Tensor| Ok(square_tensors(group)?.to_vec()?.into_iter().map(f64::from).sum::<f64>());
+                let squares = if optimizer.needs_norm() { grads.iter().map(of).sum() } else { Ok(0.0) };
+                let squares = self.ranks.all_ok(squares)?;
+                let mut words = self.loss_words(&losses);
+                self.ranks.transport().max_words(&mut words)?;
+                Ok((Summed { grads, squares }, mean_loss(words.iter().map(|w| f32::from_bits(*w as u32)))))
             }
             Sums::Host(sums) => self.sum_of_ranks(optimizer, sums, losses),
         }
     }
 
+    /// The losses of this rank's lanes; the others' words are 0.
+    fn loss_words(&self, losses: &[f32]) -> Vec<u64> {
+        let mut words = vec![0u64; self.lanes];
+        words[self.own()].iter_mut().zip(losses).for_each(|(w, l)| *w = u64::from(l.to_bits()));
+        words
+    }
+
     /// The same from the sums that ranks have of parts of it.
-    fn sum_of_ranks(&mut self, optimizer: &Optimizer, mut sums: BucketSums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
+    fn sum_of_ranks(&mut self, optimizer: &Optimizer, sums: BucketSums, losses: Vec<f32>) -> TensorResult<(Summed, f32)> {
         let lengths = optimizer.lengths();
         // The losses, and the squares of each block by the rank that has its sum; the others' words are 0.
-        let mut words = vec![0u64; self.lanes];
-        words[self.own()].iter_mut().zip(&losses).for_each(|(w, l)| *w = u64::from(l.to_bits()));
+        let mut words = self.loss_words(&losses);
         let mut firsts = Vec::new();
         for len in &lengths {
             firsts.push(words.len());
@@ -299,21 +325,10 @@ impl LaneStep {
         let ends = firsts.iter().copied().skip(1).chain([words.len()]);
         let squares = firsts.iter().zip(ends).map(|(a, b)| words[*a..b].iter().map(|w| f64::from_bits(*w)).sum::<f64>()).sum();
         let loss = mean_loss(losses.iter().map(|w| f32::from_bits(*w as u32)));
-        // Every rank decides alike: also one whose own part is there already.
-        let gathered = self.owners(optimizer).iter().map(|o| matches!(o, Owners::Even)).collect::<Vec<_>>();
-        self.memory = std::mem::take(&mut sums.memory);
-        let wanted: Vec<Range<usize>> = match self.sharded {
-            true => self.bounds(optimizer).iter().map(|b| self.part(b)).collect(),
-            false => lengths.iter().map(|len| 0..*len).collect(),
-        };
-        let parts = sums.parts(&self.ranks, &wanted, &gathered)?;
+        let wanted: Vec<Range<usize>> = self.bounds(optimizer).iter().map(|b| self.part(b)).collect();
         let device = optimizer.device();
-        let tensor = |values: Vec<f32>| {
-            let len = values.len();
-            Tensor::from_vec(values, &[len], &device)
-        };
-        let group = |parts: Vec<Vec<f32>>| whole(&parts.into_iter().map(tensor).collect::<TensorResult<Vec<_>>>()?, &device);
-        let grads = self.ranks.all_ok(parts.into_iter().map(group).collect::<TensorResult<Vec<_>>>())?;
+        let grads = sums.parts(&wanted, &device).and_then(|parts| parts.iter().map(|parts| whole(parts, &device)).collect());
+        let grads = self.ranks.all_ok(grads)?;
         Ok((Summed { grads, squares }, loss))
     }
 
@@ -434,10 +449,14 @@ fn in_groups(pieces: Vec<Vec<Option<Tensor>>>, optimizer: &Optimizer) -> TensorR
     for piece in pieces.into_iter().rev() {
         groups.iter_mut().zip(piece).for_each(|(group, part)| group.extend(part));
     }
-    let device = optimizer.device();
+    join_groups(groups, &optimizer.device())
+}
+
+/// The same from the parts of each group, in order.
+fn join_groups(groups: Vec<Vec<Tensor>>, device: &Device) -> TensorResult<Vec<Tensor>> {
     // One group after the other, so that the pieces of each are free before the next is joined.
     let join = |parts: Vec<Tensor>| {
-        let group = whole(&parts, &device)?;
+        let group = whole(&parts, device)?;
         group.eval()?;
         Ok(group)
     };

@@ -5,7 +5,9 @@ mod buckets;
 mod checkpoints;
 mod lane_sums;
 mod lanes;
+mod stages;
 
 pub use adaptive::{AdaptiveBatch, AdaptiveRows};
 pub use checkpoints::{Checkpoints, load_training, save_training, save_training_state};
 pub use lanes::LaneStep;
+pub use stages::{Stage, Stages};

@@ -18,7 +18,7 @@ use tensorlogic::io::save::save;
 use tensorlogic::io::write_safetensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::Optimizer;
-use tensorlogic::train::{AdaptiveBatch, Checkpoints, LaneStep, load_training, save_training_state};
+use tensorlogic::train::{AdaptiveBatch, Checkpoints, LaneStep, Stage, load_training, save_training_state};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// Progress stored in a checkpoint besides model, optimizer, data and random state.
@@ -147,6 +147,14 @@ impl Trainer {
     /// How long steps waited for examples to be read, in all.
     pub fn stalled(&self) -> Duration {
         self.loader.stalled()
+    }
+
+    /// What steps took time for between ranks, in ms a step; `None` where nothing was exchanged.
+    pub fn stages(&self) -> Option<String> {
+        let stages = self.lanes.stages();
+        let each = |stage: Stage| format!("{} {:.1}", stage.name(), stages.of(stage).as_secs_f64() * 1e3 / stages.steps() as f64);
+        let times = || Stage::ALL.map(each).join(", ");
+        (stages.steps() > 0).then(|| format!("exchange: ms a step of rank {}, side by side: {}", self.ranks.rank(), times()))
     }
 
     /// Tokens of a step.

@@ -122,7 +122,7 @@ impl Core {
                 last[..chunk.len() - whole].copy_from_slice(&chunk[whole..]);
                 self.stage(&buffer.0.raw(), at + whole as u64, &last);
             }
-            if bytes.len() > UPLOAD_CHUNK {
+            if bytes.len() >= UPLOAD_CHUNK {
                 marks.push_back(self.queue.send(None));
                 if marks.len() > UPLOAD_AHEAD {
                     self.queue.wait_for(marks.pop_front())?;
