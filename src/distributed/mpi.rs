@@ -64,6 +64,8 @@ calls! {
     all_to_all: c"MPI_Ialltoallv" (Address, *const c_int, *const c_int, Handle, Address, *const c_int, *const c_int, Handle, Handle, *mut Handle);
     all_gather: c"MPI_Iallgatherv" (Address, c_int, Handle, Address, *const c_int, *const c_int, Handle, Handle, *mut Handle);
     test: c"MPI_Test" (*mut Handle, *mut c_int, Address);
+    send_awaited: c"MPI_Issend" (Address, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    probe: c"MPI_Iprobe" (c_int, c_int, Handle, *mut c_int, Address);
 }
 
 /// What differs from one binary interface to the other.
@@ -318,6 +320,32 @@ impl World {
         Ok(requests)
     }
 
+    /// Passes a last message around, and then helps those on their way for a while: MPICH over UCX leaves them where they are once a rank has left, and
+    /// the rank that waits for one never ends.
+    fn last_messages(&self) -> TensorResult<()> {
+        let c = &self.constants;
+        let (to, from) = (count((self.rank + 1) % self.size)?, count((self.rank + self.size - 1) % self.size)?);
+        let (own, mut other) = ([0u8], [0u8]);
+        const WHAT: &str = "the last message";
+        // SAFETY: a byte each, which outlive the wait.
+        let mut requests = unsafe {
+            [
+                self.start(WHAT, |r| (self.calls.receive)(other.as_mut_ptr().cast(), 1, c.byte, from, LAST, c.world, r))?,
+                self.start(WHAT, |r| (self.calls.send_awaited)(own.as_ptr() as Address, 1, c.byte, to, LAST, c.world, r))?,
+            ]
+        };
+        self.finish(WHAT, &mut requests, 1, SPIN)?;
+        let began = Instant::now();
+        while began.elapsed() < LAST_HELP {
+            let mut flag = 0;
+            let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+            // SAFETY: asks for a message that nobody sends; the status is not wanted.
+            done(unsafe { (self.calls.probe)(from, LAST, c.world, &mut flag, c.no_status as Address) }, "MPI_Iprobe")?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
     fn abort(&self, code: i32) {
         // SAFETY: the world is alive; the call ends every rank.
         unsafe { (self.calls.abort)(self.constants.world, code) };
@@ -360,6 +388,9 @@ const EXCHANGE: &str = "the exchange of gradients";
 const GATHERING: &str = "the gathering of all ranks' values";
 /// The tag of values that all ranks give each other; other messages have 0.
 const VALUES: c_int = 1;
+/// The tag of a rank's last message, and how long it helps messages on their way afterwards.
+const LAST: c_int = 2;
+const LAST_HELP: Duration = Duration::from_millis(100);
 /// Bytes from which a thread asks for the end of an exchange; smaller ones are done about as soon as one is there.
 const THREAD_BYTES: usize = 256 << 10;
 
@@ -517,6 +548,10 @@ impl Transport for Mpi {
     }
 
     fn leave(&self) {
+        if self.0.size > 1 {
+            // What fails here has no bearing on what was computed.
+            let _ = self.0.last_messages();
+        }
         let _turn = self.0.turn.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: nothing is called after.
         unsafe { (self.0.calls.finalize)() };
