@@ -19,7 +19,7 @@ fn the_number_of_ranks_changes_no_bit() {
     check(alone(&p.begin("alone", &common)), Some(0), "saved 4\nsaved 8\n", "held-out loss");
     for (n, (family, size, more)) in [
         ("openmpi", 1, ""),
-        ("openmpi", 2, ""),
+        ("openmpi", 2, "--stats"),
         ("openmpi", 4, ""),
         ("mpich", 2, ""),
         ("mpich", 4, "--shard-states"),
@@ -34,18 +34,32 @@ fn the_number_of_ranks_changes_no_bit() {
         if size > 1 {
             let name = if family == "openmpi" { "Open MPI v4" } else { "MPICH Version" };
             assert!(err.contains(&format!("one of {size} ranks by {name}")), "{err}");
+            let times = "exchange: ms a step of rank 0, side by side: download wait ";
+            assert_eq!(err.contains(times), more == "--stats", "{err}");
         }
         p.assert_same("alone", &run);
     }
-    // Half precision, with a learning rate that makes gradients overflow: all ranks skip those steps.
+}
+
+/// Half precision, with a learning rate that makes gradients overflow: all ranks skip those steps.
+fn half() -> String {
     let wild = TINY.replace("--warmup 2 --lr 1e-2", "--warmup 0 --lr 1");
-    let half = format!("{wild} --lanes 2 --steps 6 --dtype f16 --eval-every 3 --optimizer muon");
-    check(alone(&p.begin("half", &half)), Some(0), "saved 6\n", "");
+    format!("{wild} --lanes 4 --accumulate 2 --steps 6 --dtype f16 --eval-every 3 --optimizer muon")
+}
+
+#[test]
+fn the_number_of_ranks_changes_no_bit_where_steps_overflow() {
+    let Some(mpi) = mpi() else { return };
+    let _turn = turn();
+    let p = Place::new("half");
+    check(alone(&p.begin("half", &half())), Some(0), "saved 6\n", "");
     assert!(p.skipped("half", 6) > 0.0, "no step overflowed: the test shows less than it says");
-    check(ranks(&mpi, "openmpi", 2, &p.begin("half2", &half)), Some(0), "saved 6\n", "");
-    p.assert_same("half", "half2");
-    check(ranks(&mpi, "mpich", 2, &p.begin("half3", &format!("{half} --shard-states"))), Some(0), "saved 6\n", "");
-    p.assert_same("half", "half3");
+    let runs = [("openmpi", 1, ""), ("openmpi", 2, ""), ("openmpi", 4, ""), ("mpich", 2, "--shard-states"), ("mpich", 4, "--shard-states")];
+    for (n, (family, size, more)) in runs.into_iter().enumerate() {
+        let run = format!("half{n}");
+        check(ranks(&mpi, family, size, &p.begin(&run, &format!("{} {more}", half()))), Some(0), "saved 6\n", "");
+        p.assert_same("half", &run);
+    }
 }
 
 /// The same on the GPU under test, if there is one; ranks share it.
@@ -54,19 +68,23 @@ fn ranks_on_a_gpu_change_no_bit() {
     let (Some(mpi), Some(device)) = (mpi(), common::selector()) else { return };
     let _turn = turn();
     let p = Place::new("gpu");
-    let common = format!("{TINY} --lanes 2 --steps 4 --eval-every 2 --device {device} --share-device");
     let tl = common::command(env!("CARGO_BIN_EXE_tl"));
-    let on = |mut c: Command, run: &str| {
-        c.arg(tl.get_program()).args(tl.get_args());
-        settle(&mut c, &p.begin(run, &common));
-        check(c, Some(0), "saved 4\n", "");
-    };
-    on(Command::new("env"), "alone");
-    for (run, family) in [("two", "openmpi"), ("too", "mpich")] {
-        let mut c = launcher(&mpi, family);
-        c.args(["-n", "2"]);
-        on(c, run);
-        p.assert_same("alone", run);
+    let full = format!("{TINY} --lanes 4 --accumulate 2 --steps 4 --eval-every 2");
+    for (name, settings, last) in [("f32", full, 4), ("f16", half(), 6)] {
+        let on = |mut c: Command, run: &str, more: &str| {
+            c.arg(tl.get_program()).args(tl.get_args());
+            settle(&mut c, &p.begin(run, &format!("{settings} --device {device} --share-device {more}")));
+            check(c, Some(0), &format!("saved {last}\n"), "");
+        };
+        on(Command::new("env"), name, "");
+        assert!(name == "f32" || p.skipped(name, last) > 0.0, "no step overflowed: the test shows less than it says");
+        for (family, size, more) in [("openmpi", 1, ""), ("openmpi", 2, ""), ("mpich", 2, "--shard-states")] {
+            let mut c = launcher(&mpi, family);
+            c.args(["-n", &size.to_string()]);
+            let run = format!("{name}-{family}{size}");
+            on(c, &run, more);
+            p.assert_same(name, &run);
+        }
     }
 }
 
@@ -90,19 +108,24 @@ fn ranks_talk_by_tcp_and_by_shared_memory() {
     let Some(mpi) = mpi() else { return };
     let _turn = turn();
     let p = Place::new("wires");
-    let common = format!("{TINY} --lanes 2 --steps 100000 --save-every 3 --eval-every 0");
+    let common = format!("{TINY} --lanes 4 --steps 100000 --save-every 3 --eval-every 0");
     check(alone(&p.begin("alone", &format!("{common} --stop-after 3"))), Some(0), "saved 3\n", "");
-    for family in ["openmpi", "mpich"] {
+    for (family, size) in [("openmpi", 1), ("openmpi", 2), ("openmpi", 4), ("mpich", 2)] {
         for tcp in [true, false] {
-            let run = format!("{family}{tcp}");
+            let run = format!("{family}{size}{tcp}");
             let start = |more: &str| {
                 let line = p.begin(&run, &format!("{common} {more}"));
-                let mut c = if tcp { ranks(&mpi, family, 2, &line) } else { shared_ranks(&mpi, family, 2, &line) };
+                let mut c = if tcp { ranks(&mpi, family, size, &line) } else { shared_ranks(&mpi, family, size, &line) };
                 if tcp && family == "mpich" {
                     c.envs([("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]);
                 }
                 c
             };
+            if size == 1 {
+                check(start("--stop-after 3"), Some(0), "saved 3\n", "");
+                p.assert_same("alone", &run);
+                continue;
+            }
             let mut child = start("").spawn().unwrap();
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
             assert_eq!(lines.next().unwrap().unwrap(), "saved 3");
