@@ -26,8 +26,7 @@ pub struct EngineOptions {
     /// Prompt tokens that one step reads at most; by default 64 on a CPU and 512 on a GPU.
     pub chunk: Option<usize>,
     /// How long steps that read prompts may take together between two steps that write, since answers wait for them, by times measured at the start. One
-    /// step there is in any case; larger shapes than this allows are left out. While answers are written, steps are shorter where that costs at most a fifth of the
-    /// tokens that are read in a second.
+    /// step there is in any case; larger shapes than this allows are left out.
     pub itl_budget: Duration,
     /// Whether an answer has the same bits whatever else the engine does: all steps that write then have one width, `rows`, those that read
     /// have one shape, and there must be room for a whole answer before it begins.

@@ -21,7 +21,7 @@ pub(crate) struct Limits {
     pub context: usize,
     /// The shapes in which prompts are read: rows and tokens of a row, the fewest tokens first; and how long such a step takes.
     pub shapes: Vec<([usize; 2], Duration)>,
-    /// How long steps that read may take together between two that write, and each of them for which answers wait; the first shape always may.
+    /// How long steps that read may take together between two that write.
     pub between_writes: Duration,
     /// Output tokens for which there must be room before a row begins; more pages are found as it goes on. `None`: for all.
     pub reserve: Option<usize>,
@@ -227,7 +227,7 @@ impl Scheduler {
         }
         self.admit();
         let writing = self.rows.values().any(Row::writes);
-        if let Some(part) = self.part_to_read(writing) {
+        if let Some(part) = self.part_to_read() {
             let (_, time) = part.shape;
             // Answers wait for one such step in any case, and for more of them as long as that is bearable.
             if !writing || self.since_write.is_zero() || self.since_write + time <= self.limits.between_writes {
@@ -303,16 +303,14 @@ impl Scheduler {
     }
 
     /// Rows that read in one shape: the oldest decides how many tokens, others join as long as at most half of the shape is padding.
-    fn part_to_read(&self, writing: bool) -> Option<Part> {
+    fn part_to_read(&self) -> Option<Part> {
         let left = |r: &Row| r.target.saturating_sub(r.read);
         let unread: Vec<(RowId, usize)> = self.rows.iter().filter(|(_, r)| r.active && left(r) > 0).map(|(id, r)| (*id, left(r))).collect();
         let &(_, first) = unread.first()?;
-        let bearable = |n: usize, time: Duration| n == 0 || !writing || time <= self.limits.between_writes;
-        let shapes = self.limits.shapes.iter().enumerate().filter(|&(n, &(_, time))| bearable(n, time)).map(|(_, shape)| *shape);
-        let shapes: Vec<([usize; 2], Duration)> = shapes.collect();
+        let shapes = &self.limits.shapes;
         let longest = shapes.iter().map(|(s, _)| s[1]).max().unwrap_or(1);
         let width = shapes.iter().map(|(s, _)| s[1]).filter(|&w| w >= first.min(longest)).min().unwrap_or(longest);
-        let mut of_width: Vec<_> = shapes.into_iter().filter(|(s, _)| s[1] == width).collect();
+        let mut of_width: Vec<_> = shapes.iter().filter(|(s, _)| s[1] == width).copied().collect();
         of_width.sort_unstable();
         let &([most, _], _) = of_width.last()?;
         // A shape that is there in one height takes as long with few rows as with many.

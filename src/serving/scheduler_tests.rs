@@ -46,6 +46,8 @@ struct Model {
     waited: Duration,
 }
 
+const BETWEEN_WRITES: Duration = Duration::from_millis(200);
+
 /// How long a step takes that reads this shape.
 fn time_of([rows, tokens]: [usize; 2]) -> Duration {
     Duration::from_millis((rows * tokens) as u64)
@@ -141,9 +143,7 @@ impl Model {
         match &work {
             Work::Read(shape, _) => {
                 let time = time_of(*shape);
-                let waited = self.waited + time;
-                let first = self.waited.is_zero() && *shape == self.scheduler.limits.shapes[0].0;
-                assert!(!writing || first || waited <= self.scheduler.limits.between_writes, "answers wait {waited:?} for {shape:?}");
+                assert!(!writing || self.waited.is_zero() || self.waited + time <= BETWEEN_WRITES, "answers wait {:?}", self.waited + time);
                 self.waited += time;
             }
             Work::Write(_) => self.waited = Duration::ZERO,
@@ -217,8 +217,7 @@ fn limits(pages: usize, reserve: Option<usize>) -> Limits {
         pages,
         context: 1000,
         shapes,
-        // With several shapes the largest are for times in which nothing is written.
-        between_writes: Duration::from_millis(200),
+        between_writes: BETWEEN_WRITES,
         reserve,
         prefix_pages: 2 - usize::from(share_written),
         share_written,

@@ -289,21 +289,10 @@ impl Steps {
         self.reads.remove(&shape);
     }
 
-    /// How long a step takes that reads this shape, of rows whose pages are nobody's; by the least of several times where it is short.
+    /// How long a step takes that reads this shape, of rows whose pages are nobody's.
     pub fn time_read(&mut self, shape: [usize; 2]) -> TensorResult<Duration> {
         let s = self.reads.get(&shape).ok_or_else(|| no_step("reads", shape[0]))?;
-        let once = || self.time(&s.step, &[&s.numbers.tensor, &s.rows.tensor], 1);
-        let first = once()?;
-        if first > Duration::from_millis(100) {
-            return Ok(first);
-        }
-        (0..2).try_fold(first, |least, _| Ok(least.min(once()?)))
-    }
-
-    /// How long a step takes that writes for so many rows; by the least of several times.
-    pub fn time_write(&self, rows: usize) -> TensorResult<Duration> {
-        let (_, write) = self.writes.range(rows..).next().ok_or_else(|| no_step("writes for", rows))?;
-        (0..3).try_fold(Duration::MAX, |least, _| Ok(least.min(self.time(write, &[], 1)?)))
+        self.time(&s.step, &[&s.numbers.tensor, &s.rows.tensor], 1)
     }
 
     /// How much longer a step takes that reads this shape and has the logits of each token, and is waited for, than one of several that write for as many

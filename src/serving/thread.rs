@@ -146,10 +146,6 @@ impl Core {
             widest = widest.max(shape[1]);
             timed.push((shape, time));
         }
-        let between_writes = match options.deterministic {
-            true => options.itl_budget,
-            false => shortest_efficient(&timed).max(steps.time_write(options.rows)?).min(options.itl_budget),
-        };
         let mut measured = Vec::new();
         for shape in checks {
             steps.prepare_check(shape)?;
@@ -169,7 +165,7 @@ impl Core {
             pages,
             context,
             shapes: timed,
-            between_writes,
+            between_writes: options.itl_budget,
             reserve: (!options.deterministic).then_some(RESERVE),
             prefix_pages: if options.deterministic { chunk_pages } else { 1 },
             share_written: !options.deterministic,
@@ -666,15 +662,7 @@ fn shapes(options: &EngineOptions, device: &Device, context: usize) -> (Vec<usiz
     };
     // Where few tokens take as long as many, several prompts are read together.
     let together = if host { chunk } else { chunk.max(2048) };
-    let widths = [16, 32, 64, 256, 1024, 4096].into_iter().filter(|&c| c < chunk && (host || c != 32)).chain([chunk]);
+    let widths = [16, 64, 256, 1024, 4096].into_iter().filter(|&c| c < chunk).chain([chunk]);
     let reads = widths.flat_map(|c| [1, 2, 4, 8, 16, 32].into_iter().filter(move |&r| r == 1 || (r * c <= together)).map(move |r| [r, c]));
     (powers(options.rows), reads.filter(|&[r, _]| r <= options.rows).collect())
-}
-
-/// The least time of a step that reads at least four fifths as many tokens a second as the best of these: shorter ones cost throughput, longer ones only make answers
-/// wait.
-fn shortest_efficient(timed: &[([usize; 2], Duration)]) -> Duration {
-    let rate = |&([rows, tokens], time): &([usize; 2], Duration)| (rows * tokens) as f64 / time.as_secs_f64().max(1e-9);
-    let best = timed.iter().map(rate).fold(0.0, f64::max);
-    timed.iter().filter(|t| rate(t) >= 0.8 * best).map(|&(_, time)| time).min().unwrap_or_default()
 }
