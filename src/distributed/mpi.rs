@@ -302,15 +302,15 @@ impl World {
     unsafe fn start_all(&self, own: &[f32], others: *mut f32) -> TensorResult<Vec<Handle>> {
         let c = &self.constants;
         let n = count(own.len())?;
-        let from = (0..self.size).filter(|r| *r != self.rank).enumerate();
+        let ranks = (0..self.size).filter(|r| *r != self.rank);
         // SAFETY: the caller's promise; the sent values are only read.
         let receive = |(at, rank): (usize, usize)| unsafe {
             let to = others.add(at * own.len());
             let rank = count(rank)?;
             self.start(GATHERING, |request| (self.calls.receive)(to.cast(), n, c.float, rank, VALUES, c.world, request))
         };
-        let mut requests = from.clone().map(receive).collect::<TensorResult<Vec<_>>>()?;
-        for (_, rank) in from {
+        let mut requests = ranks.clone().enumerate().map(receive).collect::<TensorResult<Vec<_>>>()?;
+        for rank in ranks {
             let rank = count(rank)?;
             // SAFETY: as above.
             let send =

@@ -28,7 +28,7 @@ const ROTATED_INPUT_BYTES: usize = 64 << 20;
 const LAUNCH_BOUND: usize = 1 << 20;
 
 /// Pieces in which many bytes cross between host and device; the best of them is the limit.
-const PIECES: [usize; 3] = [4 << 20, 16 << 20, 32 << 20];
+const COPY_BYTES: [usize; 3] = [4 << 20, 16 << 20, 32 << 20];
 
 /// How many inputs of `bytes` each take turns.
 pub(super) fn variants(bytes: u64) -> usize {
@@ -223,8 +223,8 @@ impl Limits {
 
     /// The sizes of the copies that stand for a transfer of `bytes`.
     fn pieces(&self, bytes: usize) -> Vec<usize> {
-        let most = if self.options.quick { 1 << 20 } else { PIECES[PIECES.len() - 1] };
-        if bytes <= most { vec![bytes] } else { PIECES.into_iter().map(|p| p.min(most)).collect() }
+        let most = if self.options.quick { 1 << 20 } else { COPY_BYTES[COPY_BYTES.len() - 1] };
+        if bytes <= most { vec![bytes] } else { COPY_BYTES.into_iter().map(|p| p.min(most)).collect() }
     }
 
     /// Measures once more what [`Limits::transfer`] stands on for these `bytes`, and keeps the better of both times.

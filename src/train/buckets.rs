@@ -113,8 +113,11 @@ pub(super) struct UnderWay {
     arriving: Option<Sender<(usize, Download)>>,
     arrived: JoinHandle<(TensorResult<()>, Stages)>,
     exchanged: JoinHandle<TensorResult<(Vec<Vec<f32>>, Stages)>>,
-    back: JoinHandle<(TensorResult<Vec<(usize, Sum)>>, Stages)>,
+    back: JoinHandle<Returned>,
 }
+
+/// The numbers of buckets with their sums, and the time that returning them took.
+type Returned = (TensorResult<Vec<(usize, Sum)>>, Stages);
 
 /// A bucket's sum.
 enum Sum {
@@ -292,7 +295,7 @@ impl<'a> Exchanges<'a> {
 }
 
 /// Takes sums to the device, or keeps them.
-fn take_back(sums: &Receiver<(usize, Vec<f32>)>, device: Option<&Device>) -> (TensorResult<Vec<(usize, Sum)>>, Stages) {
+fn take_back(sums: &Receiver<(usize, Vec<f32>)>, device: Option<&Device>) -> Returned {
     let (mut stages, mut result) = (Stages::default(), Ok(Vec::new()));
     for (at, values) in sums {
         let Ok(taken) = &mut result else { continue };

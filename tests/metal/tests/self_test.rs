@@ -52,7 +52,8 @@ fn the_self_test_passes_and_finds_a_wrong_text() {
         "  limits buffer_bytes 4294967296, ",
         "  longest to compile: ",
         "(wgpu 4500): right\n",
-        "(MoltenVK 2711): right\n",
+        // The fake loses the device by such a kernel, which is the last, so that nothing else fails.
+        "(MoltenVK 2711): device lost: ",
     ] {
         assert!(text.contains(part), "no {part:?}");
     }
