@@ -147,6 +147,9 @@ fn check(file: &Gguf, architecture: &str, (key, value): (&str, Value<'_>), want:
     }
 }
 
+/// Writes a model's folder.
+type Make = fn(&Path);
+
 /// A GGUF file of each folder that can be written as one.
 fn files(folder: &Path) -> Vec<(String, PathBuf)> {
     let mut folders: Vec<(String, PathBuf)> =
@@ -156,7 +159,7 @@ fn files(folder: &Path) -> Vec<(String, PathBuf)> {
         layout.write(&folder.join(&name));
         folders.push((name.clone(), folder.join(name)));
     }
-    let make: [(&str, fn(&Path)); 3] = [
+    let make: [(&str, Make); 3] = [
         ("random-mistral4", with_latents),
         ("random-qwen3_moe", |folder| with_experts(folder, "qwen3_moe")),
         ("random-qwen2_moe", |folder| with_experts(folder, "qwen2_moe")),
