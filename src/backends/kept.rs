@@ -51,8 +51,8 @@ pub(super) fn system() -> String {
 pub(super) fn remembered<T: serde::Serialize + serde::de::DeserializeOwned>(
     adapter: &str,
     name: &str,
-    find: impl FnOnce() -> crate::TensorResult<T>,
-) -> crate::TensorResult<T> {
+    find: impl FnOnce() -> crate::error::TensorResult<T>,
+) -> crate::error::TensorResult<T> {
     let file = folder(false).map(|f| Summed(place(&f, &format!("{adapter} | {}", system()), [name, "json"]).1));
     let read = |f: &Summed| serde_json::from_slice(&std::fs::read(&f.0).ok()?).ok();
     if let Some(found) = file.as_ref().filter(|f| f.is_whole()).and_then(read) {

@@ -369,7 +369,8 @@ fn nothing_above_the_compiler_asks_which_device_it_is() {
 }
 
 /// Files above the compiler that ask what their device can do, and what they decide with it. An op asks where it has several ways.
-const ASK_CAPABILITIES: [(&str, &str); 13] = [
+const ASK_CAPABILITIES: [(&str, &str); 14] = [
+    ("data/host.rs", "whether batches are read where they were loaded"),
     ("leaks.rs", "whether tensors of the host are another device's"),
     ("models/generate.rs", "whether steps are submitted ahead, and how many rows a step has"),
     ("models/inference/mod.rs", "whether stages have a clock, and whether inputs are copied"),
