@@ -102,7 +102,14 @@ pub fn launcher(mpi: &Path, family: &str) -> Command {
 
 /// A launcher by its family, whose ranks share memory where it likes.
 pub fn shared_launcher(mpi: &Path, family: &str) -> Command {
-    Command::new(mpi.join(format!("mpirun-{family}")))
+    let mut c = Command::new(mpi.join(format!("mpirun-{family}")));
+    if family == "openmpi" {
+        // Launchers that begin at once fail where both would create the folder that all of a user's share.
+        let own = std::env::temp_dir().join(format!("tl-mpi-{}", std::process::id()));
+        std::fs::create_dir_all(&own).unwrap();
+        c.env("OMPI_MCA_orte_tmpdir_base", own);
+    }
+    c
 }
 
 /// Ranks of such a launcher.

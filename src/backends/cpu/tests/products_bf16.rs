@@ -153,7 +153,8 @@ fn bf16_that_is_not_finite_or_subnormal() {
     }
 }
 
-/// Up to eight rows are multiplied by other instructions than more, and each of both the same way whatever their number.
+/// Up to eight rows are multiplied by other instructions than more, and each of both the same way whatever their number; more than eight only where
+/// instructions for bf16 multiply.
 #[test]
 fn a_row_of_bf16_has_the_same_bits_among_many_rows_and_among_few() {
     let mut noise = Noise(44);
@@ -162,7 +163,7 @@ fn a_row_of_bf16_has_the_same_bits_among_many_rows_and_among_few() {
     for (most, fewer) in [(8, [2, 5]), (70, [9, 41])] {
         let many = operand(BF16, &[1, most, k], "contiguous", &mut noise, -1.0, 1.0);
         let all = kernel(MatMulKernel, &[&many, &b], 2, plain_store(&[1, most, n], F32), &[]);
-        for rows in fewer {
+        for rows in fewer.into_iter().filter(|&rows| rows <= 8 || current() == Path::Bf16) {
             let shape = Shape::of(&[1, rows, k]);
             let few = Operand { layout: Layout::contiguous(shape).simplified(), shape, ..many.clone() };
             let some = kernel(MatMulKernel, &[&few, &b], 2, plain_store(&[1, rows, n], F32), &[]);
