@@ -3,9 +3,11 @@
 //! `cargo bench --bench products -- [--only TEXT,…]`. The device is `TL_DEVICE`'s, else a GPU where there is one. `nt` is `x·Wᵀ`, `nn` `g·W`,
 //! `tn` `xᵀ·g`; what follows the product in the same kernel stands behind it: a bias, tanh-GELU, what a residual adds.
 
+mod only;
+
 use std::time::{Duration, Instant};
 use tensorlogic::measure::Environment;
-use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// Batches, M, N, K, which operands are stored the other way, and what follows.
 const SHAPES: [(usize, usize, usize, usize, &str); 32] = [
@@ -50,16 +52,7 @@ const ROUNDS: usize = 10;
 const WARM_UP: Duration = Duration::from_millis(100);
 
 fn main() -> TensorResult<()> {
-    let mut only = String::new();
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--only" => only = args.next().unwrap_or_default(),
-            // What cargo adds.
-            "--bench" => {}
-            _ => return Err(TensorError::Value(format!("{arg}: expected --only TEXT,…"))),
-        }
-    }
+    let only = only::only()?;
     let device = Device::auto()?;
     println!("{}", Environment::of(&device).line());
     let mut rng = Rng::new(1);

@@ -4,11 +4,13 @@
 //! `TL_DEVICE`'s, else a GPU. Weights take turns over more memory than caches have, as the layers of a model do; several products run side by
 //! side in an evaluation.
 
+mod only;
+
 use std::time::{Duration, Instant};
 use tensorlogic::eval::eval_all;
 use tensorlogic::measure::Environment;
 use tensorlogic::tuning::{GemmTile, GemmTuning, Tuning};
-use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// K, and M and N that are multiplied with it.
 const SHAPES: [(usize, &[[usize; 2]]); 3] = [
@@ -24,7 +26,7 @@ const SIDE_BY_SIDE: usize = 8;
 /// Work before the first measurement: after a moment without it a GPU is slower for a while.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// The class's table with one tile, for which no more than `splits` parts of K pay, and those always do.
+/// The class's table with one tile that is always split into `splits` parts of K, or as many as fit.
 fn forced(class: &Tuning, tile: GemmTile, splits: usize, k: usize) -> Tuning {
     let tile = GemmTile { busy_us: [1.0; 4], alone_us: 1.0, ..tile };
     let bk = tile.bk as usize;
@@ -34,16 +36,7 @@ fn forced(class: &Tuning, tile: GemmTile, splits: usize, k: usize) -> Tuning {
 }
 
 fn main() -> TensorResult<()> {
-    let mut only = String::new();
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--only" => only = args.next().unwrap_or_default(),
-            // What cargo adds.
-            "--bench" => {}
-            _ => return Err(TensorError::Value(format!("{arg}: want --only TEXT,…"))),
-        }
-    }
+    let only = only::only()?;
     let name = std::env::var("TL_DEVICE").unwrap_or_else(|_| "gpu".into());
     let first = Device::open_with_tuning(&name, Tuning::nvidia())?;
     println!("{}", Environment::of(&first).line());

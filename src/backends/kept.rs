@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 /// A file that grew beyond this is begun anew.
 pub(super) const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Saving may cost this time, or this part of what compiling costs.
+/// Saving may take this time, or compiling's time divided by this.
 const SAVE_BUDGET: Duration = Duration::from_millis(50);
-const MIN_COMPILES_PER_SAVE: u32 = 8;
+const SAVE_TIME_DIVISOR: u32 = 8;
 
 /// A number that stands for a value, the same in every process of this version.
 pub(super) fn hash(value: impl Hash) -> u64 {
@@ -114,7 +114,7 @@ impl SaveBudget {
     /// Counts the time that compiling took; whether there is time to save.
     pub fn allows(&mut self, compiling: Duration) -> bool {
         self.compiling += compiling;
-        self.saving <= SAVE_BUDGET.max(self.compiling / MIN_COMPILES_PER_SAVE)
+        self.saving <= SAVE_BUDGET.max(self.compiling / SAVE_TIME_DIVISOR)
     }
 
     /// Counts the time that saving takes.

@@ -223,8 +223,8 @@ impl Limits {
 
     /// The sizes of the copies that stand for a transfer of `bytes`.
     fn pieces(&self, bytes: usize) -> Vec<usize> {
-        let most = if self.options.quick { 1 << 20 } else { COPY_BYTES[COPY_BYTES.len() - 1] };
-        if bytes <= most { vec![bytes] } else { COPY_BYTES.into_iter().map(|p| p.min(most)).collect() }
+        let sizes: &[usize] = if self.options.quick { &[1 << 20] } else { &COPY_BYTES };
+        if sizes.iter().all(|&size| bytes <= size) { vec![bytes] } else { sizes.to_vec() }
     }
 
     /// Measures once more what [`Limits::transfer`] stands on for these `bytes`, and keeps the better of both times.

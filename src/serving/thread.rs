@@ -329,8 +329,8 @@ impl Core {
         self.live.values().any(|l| l.limits.is_some() || l.adjust.as_ref().is_some_and(Adjust::looks_back))
     }
 
-    /// Chooses a token for each of a step's rows that ends with this chunk. While the device computes their logits, earlier tokens arrive where a choice
-    /// depends on them, and what may come next is found. `None` where tokens were lost for want of memory: the rows then read them again.
+    /// Chooses the next token of each row whose prompt is read to its end. While the device computes the logits, earlier tokens arrive if a choice depends on
+    /// them, and masks are computed. `None` if tokens were lost because memory ran out: the rows are then read again.
     fn choose(&mut self, step: &Begun, rows: &[(RowId, bool)]) -> TensorResult<Option<Chosen>> {
         if self.ahead > 0 && self.choices_look_back() {
             let returned = self.scheduler.times_returned();
