@@ -154,11 +154,11 @@ fn alone(seed: u64) -> f64 {
         seconds(usage.ru_utime) + seconds(usage.ru_stime)
     };
     let before = spent();
-    let program = std::env::current_exe().expect("a program that runs");
-    let mut command = std::process::Command::new(program);
+    let mut command = common::command(&std::env::args().next().expect("a program's name"));
     command.arg("random_graphs_agree_with_f64").env("TL_DIFFERENTIAL_SEED", seed.to_string());
     command.env("TL_DIFFERENTIAL_CASES", "1").env("TL_DIFFERENTIAL_ALONE", "1").stdout(std::process::Stdio::null());
-    command.status().expect("the same program again");
+    let status = command.status().expect("the same program again");
+    assert!(status.success(), "seed {seed} alone: {status}");
     spent() - before
 }
 
