@@ -16,6 +16,9 @@ const DEVICE_LOST_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long memory is kept for a device that does not answer; then it is never given back.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long the host keeps spinning for the completion handler once the event is signalled.
+const HANDLER_SPIN: Duration = Duration::from_millis(1);
+
 #[derive(Default)]
 struct State {
     /// Why the device is lost, if it is.
@@ -103,21 +106,30 @@ impl Progress {
     /// Records that the device does not answer any more.
     pub fn lose(&self, why: String) -> TensorError {
         events::device_lost(&self.device, &why);
-        let error = TensorError::DeviceLost(lock(&self.state).lost.get_or_insert(why).clone());
+        let mut state = lock(&self.state);
+        let error = TensorError::DeviceLost(state.lost.get_or_insert(why).clone());
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
         self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
         error
     }
 
-    /// Waits until the device is through with this submit. For `awake` the host spins, asking `is_near` whether it is or is about to be.
+    /// Waits until the device is through with this submit. The host spins for `awake`, and up to [`HANDLER_SPIN`] longer once `is_near` holds; only
+    /// [`Progress::complete`] knows how it ended.
     pub fn wait(&self, number: u64, awake: Duration, is_near: impl Fn() -> bool) -> TensorResult<()> {
         if self.done() >= number {
             return self.check();
         }
         let _waiting = self.waits.begin();
         let start = Instant::now();
-        while start.elapsed() < awake {
-            if is_near() {
+        let (mut near, mut until) = (false, start + awake);
+        while Instant::now() < until {
+            if self.done() >= number {
                 return self.check();
+            }
+            if !near && is_near() {
+                (near, until) = (true, until.max(Instant::now() + HANDLER_SPIN));
             }
             std::hint::spin_loop();
         }

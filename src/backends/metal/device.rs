@@ -170,10 +170,10 @@ impl Gpu {
     pub fn wait(&self) -> TensorResult<()> {
         self.wait_for(self.watch.submitted(), self.adapter.pacing(|p| p.awake))
     }
-    /// Waits until the GPU is through with this submit; `awake` is how long the host asks without sleep.
+    /// Waits until the GPU is through with this submit; `awake` is how long the host asks without sleep, at least.
     pub fn wait_for(&self, number: u64, awake: Duration) -> TensorResult<()> {
         let _interval = (self.watch.done() < number).then(|| Signpost::begin(Interval::Wait));
-        // The event comes before the handlers: a command buffer that failed does not set it.
+        // The event comes before the handlers, which alone tell how a command buffer ended.
         self.watch.wait(number, awake, || self.event.signaledValue() >= number)
     }
 }

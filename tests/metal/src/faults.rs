@@ -8,6 +8,8 @@ pub struct Faults {
     /// Command buffers from now on until one ends with an error of code `fail_code`; negative for never.
     pub fail_after: AtomicI64,
     pub fail_code: AtomicI64,
+    /// Milliseconds between the signals of a command buffer and its handlers; where it is not 0, one that failed signals too.
+    pub late_handlers: AtomicU64,
     /// Which encoder of it fails.
     pub fail_encoder: AtomicUsize,
     /// Whether new buffers and heaps are refused.
@@ -20,6 +22,8 @@ pub struct Faults {
     pub old_system: AtomicBool,
     /// Barriers from now on until one is passed over; negative for never.
     pub skip_barrier: AtomicI64,
+    /// Whether kernels with barriers run in three orders of threads when they first run.
+    pub three_orders: AtomicBool,
     /// Whether updates of fences are passed over.
     pub skip_fences: AtomicBool,
     /// While a test has it, no command buffer is run.
@@ -29,12 +33,14 @@ pub struct Faults {
 pub static FAULTS: Faults = Faults {
     fail_after: AtomicI64::new(-1),
     fail_code: AtomicI64::new(2),
+    late_handlers: AtomicU64::new(0),
     fail_encoder: AtomicUsize::new(0),
     refuse_memory: AtomicBool::new(false),
     refuse_heaps: AtomicBool::new(false),
     no_device: AtomicBool::new(false),
     old_system: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
+    three_orders: AtomicBool::new(false),
     skip_fences: AtomicBool::new(false),
     hold: Mutex::new(()),
 };
@@ -45,6 +51,8 @@ pub struct Counts {
     pub encoders: AtomicU64,
     pub dispatches: AtomicU64,
     pub barriers: AtomicU64,
+    /// Kernels that ran in three orders of threads.
+    pub ordered_kernels: AtomicU64,
     /// Buffers that were made, and the parts of them with memory of the device's own and of heaps.
     pub buffers: AtomicU64,
     pub device_buffers: AtomicU64,
@@ -66,6 +74,7 @@ pub static COUNTS: Counts = Counts {
     encoders: AtomicU64::new(0),
     dispatches: AtomicU64::new(0),
     barriers: AtomicU64::new(0),
+    ordered_kernels: AtomicU64::new(0),
     buffers: AtomicU64::new(0),
     device_buffers: AtomicU64::new(0),
     heap_buffers: AtomicU64::new(0),

@@ -362,7 +362,7 @@ fn serve(todo: Receiver<Committed>) {
             let start = c.begun.elapsed().as_secs_f64();
             let failed = is_due(&FAULTS.fail_after);
             let code = FAULTS.fail_code.load(SeqCst) as isize;
-            let (mut result, mut states) = (Ok(()), vec![]);
+            let (mut result, mut states, late) = (Ok(()), vec![], FAULTS.late_handlers.load(SeqCst));
             for pass in &passes {
                 match pass {
                     Part::Pass(p) => {
@@ -377,10 +377,11 @@ fn serve(todo: Receiver<Committed>) {
                         };
                         states.push(EncoderInfo { label: p.label.clone(), state });
                     }
-                    Part::Signal(event, value) if result.is_ok() => event.ivars().store(*value, SeqCst),
+                    Part::Signal(event, value) if result.is_ok() || late > 0 => event.ivars().store(*value, SeqCst),
                     Part::Signal(..) => {}
                 }
             }
+            std::thread::sleep(std::time::Duration::from_millis(late));
             // SAFETY: set before the status says so.
             *c.times.lock().unwrap() = [start, c.begun.elapsed().as_secs_f64()];
             let status = if result.is_ok() { MTLCommandBufferStatus::Completed } else { MTLCommandBufferStatus::Error };
