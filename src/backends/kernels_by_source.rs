@@ -15,7 +15,7 @@ pub(super) type Named<'s> = (&'s StepShader, &'static str);
 
 /// Every kernel compiled so far; `K` is what the driver makes of a shader.
 pub(super) struct KernelsBySource<K> {
-    by_text: HashMap<String, Arc<K>>,
+    by_source: HashMap<String, Arc<K>>,
     /// What compiling took.
     seconds: f64,
     compiled: Vec<CompiledKernel>,
@@ -23,7 +23,7 @@ pub(super) struct KernelsBySource<K> {
 
 impl<K> Default for KernelsBySource<K> {
     fn default() -> KernelsBySource<K> {
-        KernelsBySource { by_text: HashMap::new(), seconds: 0.0, compiled: vec![] }
+        KernelsBySource { by_source: HashMap::new(), seconds: 0.0, compiled: vec![] }
     }
 }
 
@@ -31,22 +31,22 @@ impl<K: Send + Sync> KernelsBySource<K> {
     /// How many there are, and how many of them were found in the file where they are kept.
     pub fn stats(&self, file: Option<&Path>) -> PipelineStats {
         let bytes = file.and_then(|f| std::fs::metadata(f).ok()).map_or(0, |m| m.len());
-        let (pipelines, seconds, file) = (self.by_text.len(), self.seconds, file.map(Path::to_path_buf));
+        let (pipelines, seconds, file) = (self.by_source.len(), self.seconds, file.map(Path::to_path_buf));
         let found = self.compiled.iter().filter(|k| k.found).count();
         PipelineStats { pipelines, seconds, found, file, bytes, kernels: self.compiled.clone(), ..Default::default() }
     }
 
     /// The kernel of a shader that [`KernelsBySource::compile`] got.
-    pub fn get(&self, text: &str) -> Option<Arc<K>> {
-        self.by_text.get(text).cloned()
+    pub fn get(&self, source: &str) -> Option<Arc<K>> {
+        self.by_source.get(source).cloned()
     }
 
     /// Those of these shaders that have no kernel yet, each once.
     pub fn missing<'s>(&self, steps: impl Iterator<Item = Named<'s>>) -> Vec<Named<'s>> {
         let mut seen = HashSet::new();
-        let missing: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
+        let missing: Vec<_> = steps.filter(|s| !self.by_source.contains_key(&s.0.source) && seen.insert(&s.0.source)).collect();
         if missing.is_empty() {
-            events::kernels_found(self.by_text.len());
+            events::kernels_found(self.by_source.len());
         }
         missing
     }
@@ -69,10 +69,10 @@ impl<K: Send + Sync> KernelsBySource<K> {
         for ((shader, name), kernel) in missing.into_iter().zip(done) {
             match kernel {
                 Some(Ok((kernel, took))) => {
-                    events::kernel_compiled(name, shader.text.len());
-                    let found = made(&shader.text, &kernel);
+                    events::kernel_compiled(name, shader.source.len());
+                    let found = made(&shader.source, &kernel);
                     self.compiled.push(CompiledKernel { name: name.into(), seconds: took.as_secs_f64(), found });
-                    self.by_text.insert(shader.text.clone(), Arc::new(kernel));
+                    self.by_source.insert(shader.source.clone(), Arc::new(kernel));
                 }
                 Some(Err(e)) if failed.is_none() => failed = Some((shader, name, e)),
                 _ => {}
@@ -83,7 +83,7 @@ impl<K: Send + Sync> KernelsBySource<K> {
         let Some((shader, name, e)) = failed else { return (took, Ok(())) };
         events::kernel_failed(name, &e);
         // The source helps whoever wrote the kernel; numbered, since compilers name lines.
-        let text: String = shader.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
-        (took, Err(TensorError::Unsupported(format!("{name} on {device}: {e}\n{text}"))))
+        let source: String = shader.source.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
+        (took, Err(TensorError::Unsupported(format!("{name} on {device}: {e}\n{source}"))))
     }
 }

@@ -25,9 +25,9 @@ pub(super) struct PlanNumbers {
 
 impl PlanNumbers {
     /// Appends the numbers of a step; gives where they begin, in words. `tag` gives the number by which an error finds the step.
-    pub fn add(&mut self, text: &StepShader, tag: impl Fn() -> u32) -> usize {
+    pub fn add(&mut self, shader: &StepShader, tag: impl Fn() -> u32) -> usize {
         let start = self.words.len();
-        for (n, w) in text.words.iter().enumerate() {
+        for (n, w) in shader.words.iter().enumerate() {
             self.words.push(match *w {
                 UniformWord::Const(v) => v,
                 UniformWord::Tag => tag(),
@@ -37,7 +37,7 @@ impl PlanNumbers {
                 }
             });
         }
-        self.words.resize(start + (text.rows() * 4).next_multiple_of(UNIFORM_ALIGN_WORDS), 0);
+        self.words.resize(start + (shader.rows() * 4).next_multiple_of(UNIFORM_ALIGN_WORDS), 0);
         start
     }
 

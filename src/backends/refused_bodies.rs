@@ -12,18 +12,18 @@ const SHOWN: usize = 400;
 pub(super) struct RefusedBodies(Mutex<Vec<String>>);
 
 impl RefusedBodies {
-    /// What `compile` makes of an op's text; where that is refused and `plain` gives one without parts in Metal's language, what it makes of this one.
+    /// What `compile` makes of an op's source; where that is refused and `plain` gives one without parts in Metal's language, what it makes of this one.
     ///
     /// # Errors
-    /// Those of `compile` where the text without such parts is refused too, or there is none.
+    /// Those of `compile` where the source without such parts is refused too, or there is none.
     pub fn or_plain<K>(
         &self,
-        [name, text]: [&str; 2],
+        [name, source]: [&str; 2],
         plain: impl Fn(&str) -> Option<String>,
         compile: impl Fn(&str) -> Result<K, String>,
     ) -> Result<K, String> {
-        compile(text).or_else(|e| {
-            let Some(plain) = plain(text) else { return Err(e) };
+        compile(source).or_else(|e| {
+            let Some(plain) = plain(source) else { return Err(e) };
             let compiled = compile(&plain)?;
             events::kernel_failed(name, &e);
             lock(&self.0).push(format!("{name}: {}", e.chars().take(SHOWN).collect::<String>()));
@@ -43,13 +43,13 @@ mod tests {
 
     const WITH_A_BODY: &str = "fn twice /* metal: 2.0 * x */";
 
-    fn plain(text: &str) -> Option<String> {
-        text.split_once(" /*").map(|(plain, _)| plain.into())
+    fn plain(source: &str) -> Option<String> {
+        source.split_once(" /*").map(|(plain, _)| plain.into())
     }
 
     /// A compiler that refuses this word.
     fn refusing(word: &'static str) -> impl Fn(&str) -> Result<usize, String> {
-        move |text| if text.contains(word) { Err(format!("unknown {word}")) } else { Ok(text.len()) }
+        move |source| if source.contains(word) { Err(format!("unknown {word}")) } else { Ok(source.len()) }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! by clang++ and run on fibers.
 
 use super::kernel::{Kernel, Memory, Orders};
-use super::metal_text::{MetalText, translate, without_bodies};
+use super::msl_kernel::{MslKernel, translate, without_bodies};
 use super::toolchain::{Compiled, Mode, Toolchain};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -60,7 +60,7 @@ pub struct MslBackend {
     change: Option<Change>,
     plans: Mutex<Plans>,
     /// Kernels and their Metal texts, by their WGSL.
-    kernels: Mutex<HashMap<String, (Arc<Kernel>, MetalText)>>,
+    kernels: Mutex<HashMap<String, (Arc<Kernel>, MslKernel)>>,
     /// How often each kernel, by its address, ran in three orders.
     compared: Mutex<HashMap<usize, usize>>,
     /// Counters and partial results of kernels: memory for each thread that runs one at the time.
@@ -186,12 +186,12 @@ impl MslBackend {
     }
 
     /// The kernels of these texts, compiled as the Metal backend has them compiled.
-    fn kernels(&self, texts: &[MetalText]) -> Vec<Result<Arc<Kernel>, String>> {
+    fn kernels(&self, texts: &[MslKernel]) -> Vec<Result<Arc<Kernel>, String>> {
         let relaxed = Toolchain::get(Mode::Relaxed).filter(|_| self.mode == Mode::FastMath);
-        let (special, usual): (Vec<&MetalText>, Vec<&MetalText>) = texts.iter().partition(|t| t.special && relaxed.is_some());
+        let (special, usual): (Vec<&MslKernel>, Vec<&MslKernel>) = texts.iter().partition(|t| t.special && relaxed.is_some());
         let mut special = relaxed.map_or(vec![], |r| r.kernels(&special)).into_iter();
         let mut usual = self.toolchain.kernels(&usual).into_iter();
-        let of = |t: &MetalText| if t.special && relaxed.is_some() { special.next() } else { usual.next() };
+        let of = |t: &MslKernel| if t.special && relaxed.is_some() { special.next() } else { usual.next() };
         texts.iter().map(of).map(|k| k.unwrap_or_else(|| Err("no kernel".into()))).collect()
     }
 

@@ -2,19 +2,19 @@
 
 use super::common::open;
 use super::kernel::{Memory, Orders};
-use super::metal_text::MetalText;
+use super::msl_kernel::MslKernel;
 use super::toolchain::{Mode, Toolchain};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// The text of a kernel `main_` of 64 threads over the buffers `a`, read, and `b`, written, whose body is this.
-fn text(body: &str) -> MetalText {
+fn text(body: &str) -> MslKernel {
     let source = format!(
         "#include <metal_stdlib>\nusing metal::uint;\n[[max_total_threads_per_threadgroup(64)]] kernel void main_(\n  \
          uint lid [[thread_index_in_threadgroup]]\n, device uint const* a [[buffer(0)]]\n, device uint* b [[buffer(1)]]\n) {{\n{body}\n}}\n"
     );
-    MetalText { source, entry: "main_".into(), workgroup: [64, 1, 1], special: false }
+    MslKernel { source, entry: "main_".into(), workgroup: [64, 1, 1], special: false }
 }
 
 /// What such a kernel writes from the numbers 0 to 63 in one group, in three orders of threads; `None` where there is no compiler.
@@ -32,7 +32,7 @@ fn run_text(mode: Mode, source: String) -> Option<Result<Vec<u32>, String>> {
         Memory { at, bytes, written, ordered: true, restored: true }
     };
     let memory = [memory(&mut a, false), memory(&mut b, true)];
-    let kernel = match toolchain.kernel(&MetalText { source, ..text("") }) {
+    let kernel = match toolchain.kernel(&MslKernel { source, ..text("") }) {
         Ok(kernel) => kernel,
         Err(e) => return Some(Err(e)),
     };

@@ -4,8 +4,8 @@
 //! Without clang++ 19 (`scripts/clang.sh`) these tests say so and pass, unless `TL_REQUIRE_MSL=1`.
 #![cfg(all(feature = "gpu", feature = "text", unix, not(target_vendor = "apple"), any(target_arch = "x86_64", target_arch = "aarch64")))]
 
-#[path = "../../xtask/src/apple_texts.rs"]
-mod apple_texts;
+#[path = "../../xtask/src/apple_kernels.rs"]
+mod apple_kernels;
 mod backend;
 mod bodies;
 mod common;
@@ -26,7 +26,7 @@ mod vectors;
 mod vectors_support;
 mod work;
 
-use samples::metal_text;
+use samples::msl_kernel;
 
 // The tests of the program `it` that open their GPU by `common`: here on the device that executes Metal texts.
 #[path = "../it/ops/custom.rs"]

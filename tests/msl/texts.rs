@@ -1,8 +1,8 @@
 //! The Metal text of every kernel: what Apple's compiler is known to get wrong does not occur.
 
-use super::apple_texts::{AppleText, apple_texts};
+use super::apple_kernels::{AppleKernel, apple_kernels};
 use super::kernels::{APPLE, APPLE4, write_apple};
-use super::metal_text::{LANGUAGE_VERSION, TENSOR_LANGUAGE_VERSION, declare_in_kernel};
+use super::msl_kernel::{LANGUAGE_VERSION, TENSOR_LANGUAGE_VERSION, declare_in_kernel, memory_by_pointer};
 use super::traps::{kernel, trap};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,22 @@ fn root() -> &'static Path {
     Path::new(env!("TENSORLOGIC_ROOT"))
 }
 
+/// A parameter of a function of a text by which it gets threadgroup memory as a reference; a line of its body that names a pointer so is none.
+fn reference(text: &str) -> Option<&str> {
+    text.lines().find(|line| line.trim_start().starts_with("threadgroup ") && line.contains("& ") && !line.contains(" = *"))
+}
+
 #[test]
 fn no_text_has_what_apples_compiler_gets_wrong() {
     let (mut all, mut with_memory, mut narrow) = (0, 0, 0);
-    for AppleText { name, wgsl, text } in apple_texts(root()).unwrap() {
+    for AppleKernel { name, wgsl, text } in apple_kernels(root()).unwrap() {
         let (parameters, body) = kernel(&text.source, &text.entry).unwrap();
         all += 1;
         if let Some(trap) = trap(&text.source, &text.entry) {
             panic!("{name}: {trap}");
+        }
+        if let Some(parameter) = reference(&text.source) {
+            panic!("{name}: a function gets threadgroup memory by reference (https://github.com/gfx-rs/wgpu/issues/4500): {parameter}");
         }
         let declared = body.lines().filter(|l| l.starts_with("    threadgroup ")).count();
         with_memory += usize::from(declared > 0);
@@ -83,8 +91,8 @@ fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
     assert!(bodies >= 8 && loads >= 9, "{bodies} and {loads} texts with parts in Metal's language");
     assert!(tensors >= 3, "{tensors} texts with tensor operations");
     // Each text with such parts is written in its WGSL form too, which has none.
-    let both = apple_texts(root()).unwrap();
-    for AppleText { name, wgsl, text } in both.iter().filter(|t| t.wgsl.contains("/* metal: ")) {
+    let both = apple_kernels(root()).unwrap();
+    for AppleKernel { name, wgsl, text } in both.iter().filter(|t| t.wgsl.contains("/* metal: ")) {
         let marks = ["thread_elements()", "(device const ", "mpp::tensor_ops::"];
         assert!(marks.iter().any(|mark| text.source.contains(mark)), "{name}: its parts in Metal's language are not in the text");
         if let Some((kind, sample)) = name.split_once('/').filter(|(kind, _)| *kind != "probes") {
@@ -132,4 +140,20 @@ fn memory_moves_into_the_kernel_and_nothing_else_changes() {
     assert_eq!(declare_in_kernel(text), want);
     let plain = "kernel void main_(\n  device S& out [[buffer(0)]]\n) {\n    return;\n}\n";
     assert_eq!(declare_in_kernel(plain), plain);
+    assert_eq!(memory_by_pointer(plain), plain);
+}
+
+#[test]
+fn functions_get_memory_by_pointer() {
+    let text = "float sum(\n    uint lid,\n    threadgroup S& tile,\n    threadgroup metal::atomic_uint& count\n) {\n    tile.x = lid;\n    return 0.0;\n}\n\
+                void twice(\n    threadgroup S& tile\n) {\n    float _e1 = sum((3u >> lid) + f(1u, 2u), tile, tile.count);\n}\n\
+                kernel void main_(\n  uint lid [[thread_index_in_threadgroup]]\n) {\n    threadgroup S tile;\n    twice(tile);\n    put(sum(lid, tile, tile.count), tile);\n}\n";
+    let expected = "float sum(\n    uint lid,\n    threadgroup S* tile_pointer,\n    threadgroup metal::atomic_uint* count_pointer\n) {\n\
+                \x20   threadgroup S& tile = *tile_pointer;\n    threadgroup metal::atomic_uint& count = *count_pointer;\n    tile.x = lid;\n    return 0.0;\n}\n\
+                void twice(\n    threadgroup S* tile_pointer\n) {\n    threadgroup S& tile = *tile_pointer;\n\
+                \x20   float _e1 = sum((3u >> lid) + f(1u, 2u), &tile, &tile.count);\n}\n\
+                kernel void main_(\n  uint lid [[thread_index_in_threadgroup]]\n) {\n    threadgroup S tile;\n    twice(&tile);\n    put(sum(lid, &tile, &tile.count), tile);\n}\n";
+    assert_eq!(reference("void put(\n    uint x,\n    threadgroup type_1& tile\n) {\n}\n"), Some("    threadgroup type_1& tile"));
+    assert_eq!((reference(text), reference(expected)), (Some("    threadgroup S& tile,"), None));
+    assert_eq!(memory_by_pointer(text), expected);
 }

@@ -1,7 +1,7 @@
 //! clang++, the runtime of fibers, and compiled kernels: many texts in one call, kept under `target/msl` by their hash.
 
 use super::kernel::{Entry, Guarded, Kernel, Run, Runtime};
-use super::metal_text::MetalText;
+use super::msl_kernel::MslKernel;
 use super::source::{HEADERS, Source, cpp};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -255,12 +255,12 @@ impl Toolchain {
     }
 
     /// The kernel of a text, compiled now unless it was before.
-    pub fn kernel(&self, text: &MetalText) -> Result<Arc<Kernel>, String> {
+    pub fn kernel(&self, text: &MslKernel) -> Result<Arc<Kernel>, String> {
         self.kernels(&[text]).remove(0)
     }
 
     /// The kernels of several texts; those that are new are compiled together, on as many threads as the processor has.
-    pub fn kernels(&self, texts: &[&MetalText]) -> Vec<Result<Arc<Kernel>, String>> {
+    pub fn kernels(&self, texts: &[&MslKernel]) -> Vec<Result<Arc<Kernel>, String>> {
         let keys: Vec<String> = texts.iter().map(|t| format!("{:016x}", hash((&t.source, &t.entry, self.version_of(&t.source))))).collect();
         let mut wanted: Vec<Wanted> = vec![];
         for (key, text) in keys.iter().zip(texts) {

@@ -2,7 +2,7 @@
 
 use super::backend::{MslBackend, apple};
 use super::common::open;
-use super::metal_text::translate;
+use super::msl_kernel::translate;
 use super::samples::generated;
 use super::toolchain::{Mode, Toolchain};
 use tensorlogic::ops::attention::AttentionOptions;

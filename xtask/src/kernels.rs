@@ -1,7 +1,7 @@
 //! `kernels`: every kernel as Metal source and SPIR-V, to read, to profile, or to give to Apple's compiler.
 
-use crate::apple_texts::apple_texts;
-use crate::samples::metal_text::LANGUAGE_VERSION;
+use crate::apple_kernels::apple_kernels;
+use crate::samples::msl_kernel::LANGUAGE_VERSION;
 use crate::samples::{adapters, files, generated, stands_alone, translate};
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn save(file: &Path, bytes: &[u8]) -> Result<(), String> {
 /// # Errors
 /// What kept a text from being translated or written.
 pub fn write_apple(root: &Path, out: &Path) -> Result<usize, String> {
-    let texts = apple_texts(root)?;
+    let texts = apple_kernels(root)?;
     for t in &texts {
         let arithmetic = if t.text.special { "relaxed" } else { "fast" };
         let folder = if t.text.version() == LANGUAGE_VERSION { APPLE } else { APPLE4 };

@@ -1,6 +1,6 @@
 //! Developer commands: `cargo xtask NAME`.
 
-mod apple_texts;
+mod apple_kernels;
 mod kernels;
 mod samples;
 mod scale;

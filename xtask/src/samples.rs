@@ -1,8 +1,8 @@
 //! Plans that between them hold every kernel of the library in every element type, and what they are translated to.
 
 #[allow(dead_code)] // Only the library, and the tests that execute texts, ask for numbered bindings.
-#[path = "../../src/backends/codegen/metal_text.rs"]
-pub mod metal_text;
+#[path = "../../src/backends/codegen/msl_kernel.rs"]
+pub mod msl_kernel;
 
 use naga::back::{msl, spv};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -46,7 +46,7 @@ pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
         msl::Options { lang_version: (3, 0), fake_missing_bindings: true, zero_initialize_workgroup_memory: false, ..Default::default() };
     let (msl, _) =
         msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()).map_err(|e| format!("{name}: MSL: {e}"))?;
-    Ok(Translated { msl: metal_text::declare_in_kernel(&msl), spirv })
+    Ok(Translated { msl: msl_kernel::memory_by_pointer(&msl_kernel::declare_in_kernel(&msl)), spirv })
 }
 
 /// Whether a file is a kernel by itself. A template is not: the generator binds what it reads, and its variants are among the generated.

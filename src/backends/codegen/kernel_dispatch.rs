@@ -109,7 +109,7 @@ pub fn kernel_dispatches(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirk
             Bound::Codebooks => KernelBuffer::Codebooks,
         };
         let bindings = shader.views.iter().map(|v| KernelBinding { buffer: binding(&v.buf), written: v.written }).collect();
-        out.push(KernelDispatch { step, wgsl: shader.text, grid: shader.grid, bindings, words: shader.words });
+        out.push(KernelDispatch { step, wgsl: shader.source, grid: shader.grid, bindings, words: shader.words });
     }
     Ok(out)
 }

@@ -85,11 +85,11 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     let Some(grid) = grid_of(step, w.grid)? else { return Ok(None) };
     let (source, mut head) = split_enables(&w.source);
     let split = split_params(&source);
-    let (declared, text) = split.as_ref().map_or((None, &source), |(declared, text)| (Some(&declared[..]), text));
+    let (declared, wgsl) = split.as_ref().map_or((None, &source), |(declared, wgsl)| (Some(&declared[..]), wgsl));
     let refused = |what: String, help: &str| {
         TensorError::Config(format!("{}: the kernel {what} ({}:{}): {help}", step.name, step.at.file(), step.at.line()))
     };
-    if let Some(name) = generated_name(text) {
+    if let Some(name) = generated_name(wgsl) {
         return Err(refused(format!("declares `{name}`"), "generated code uses such names; give it another one"));
     }
     let own = parameters(&w.words, declared);
@@ -106,7 +106,7 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     let mut k = KernelShader {
         step,
         options,
-        names: identifiers(text).collect(),
+        names: identifiers(wgsl).collect(),
         operands: Operands::new(options.quirks.soft_f16, options.quirks.few_bindings),
         meta: own,
         head,
@@ -124,15 +124,15 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     }
     k.raw_bindings(&w.raw)?;
     let fails = k.services();
-    k.body += text;
+    k.body += wgsl;
     Ok(Some(StepShader { fails, ..assemble(k.head, k.operands, k.meta, &k.body, grid) }))
 }
 
 /// The first function, constant or alias of a kernel's own code whose name is one that generated code may use, whether or not it does here:
 /// which operands there are depends on what was fused. Nor may a variable of the module be called `p`, the name of the parameters.
-fn generated_name(text: &str) -> Option<&str> {
+fn generated_name(wgsl: &str) -> Option<&str> {
     let mut before = "";
-    identifiers(text).find(|name| {
+    identifiers(wgsl).find(|name| {
         let keyword = std::mem::replace(&mut before, name);
         if *name == "p" && matches!(keyword, "fn" | "alias" | "private" | "workgroup") {
             return true;
@@ -278,7 +278,7 @@ impl KernelShader<'_> {
         if paired && f.one {
             return Err(TensorError::Internal(format!("{}: a value's partner is known only where vec4 are written", self.step.name)));
         }
-        let store = StoreText { k, store: s, value, dtypes, paired, ids: &ids, target };
+        let store = StoreFunction { k, store: s, value, dtypes, paired, ids: &ids, target };
         if f.one {
             self.body += &store.one()?;
         }
@@ -339,7 +339,7 @@ impl KernelShader<'_> {
 }
 
 /// The functions of one store.
-struct StoreText<'a> {
+struct StoreFunction<'a> {
     k: usize,
     store: &'a Store,
     /// The dtype of the kernel's value.
@@ -352,7 +352,7 @@ struct StoreText<'a> {
     target: usize,
 }
 
-impl StoreText<'_> {
+impl StoreFunction<'_> {
     /// The stored value for a value of the kernel, its partner and an element of each source.
     fn call(&self, v: String, partner: Option<String>, args: Vec<String>) -> TensorResult<String> {
         let (k, s) = (self.k, self.store);
@@ -462,8 +462,8 @@ mod tests {
             p.push(UniformWord::Param(2, DType::I8), "scalar"),
         ];
         assert_eq!(reads, ["p.rows_", "p.len", "p.scalar", "p.scalar_"]);
-        let text = "struct Params {\n  rows: u32,\n  eps: f32,\n  len: u32,\n  rows_: u32,\n  scalar: f32,\n  scalar_: i32,\n}\n";
-        assert!(p.declaration().starts_with(text), "{}", p.declaration());
+        let wgsl = "struct Params {\n  rows: u32,\n  eps: f32,\n  len: u32,\n  rows_: u32,\n  scalar: f32,\n  scalar_: i32,\n}\n";
+        assert!(p.declaration().starts_with(wgsl), "{}", p.declaration());
         assert_eq!(p.words.len(), 6);
     }
 

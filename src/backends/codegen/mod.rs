@@ -7,7 +7,7 @@ mod kernel_dispatch;
 mod kernel_wgsl;
 mod map_wgsl;
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
-pub(super) mod metal_text;
+pub(super) mod msl_kernel;
 mod operand;
 mod options;
 mod program;
@@ -43,7 +43,7 @@ pub struct Shader {
     pub wgsl: String,
     /// Workgroups in x, y and z.
     pub grid: [u32; 3],
-    /// The numbers that it reads at run time, in order, as a text to compare.
+    /// The numbers that it reads at run time, in order, as text to compare.
     pub params: String,
 }
 
@@ -90,7 +90,7 @@ pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuir
     for step in &plan.steps {
         if let Some(t) = step_source(plan, step, CodegenOptions::new(&adapter, quirks))? {
             let params = format!("{:?}", t.words);
-            out.push(Shader { name: step.name, wgsl: t.text, grid: t.grid, params });
+            out.push(Shader { name: step.name, wgsl: t.source, grid: t.grid, params });
         }
     }
     Ok(out)
@@ -107,15 +107,15 @@ pub(super) fn plan_shaders(
     let options = CodegenOptions::new(adapter, quirks);
     let few = CodegenOptions { quirks: DriverQuirks { few_bindings: true, ..quirks }, ..options };
     let written = on_all_threads(&plan.steps, PARALLEL_CODEGEN_MIN_STEPS, |step| {
-        let Some(text) = step_source(plan, step, options)? else { return Ok(None) };
-        match text.views.len() > max_bindings {
-            true => Ok(step_source(plan, step, few)?.or(Some(text))),
-            false => Ok(Some(text)),
+        let Some(shader) = step_source(plan, step, options)? else { return Ok(None) };
+        match shader.views.len() > max_bindings {
+            true => Ok(step_source(plan, step, few)?.or(Some(shader))),
+            false => Ok(Some(shader)),
         }
     });
-    let mut texts = Vec::with_capacity(plan.steps.len());
-    for (n, text) in written.into_iter().enumerate() {
-        texts.extend(text.transpose()?.flatten().map(|text| (n, text)));
+    let mut shaders = Vec::with_capacity(plan.steps.len());
+    for (n, shader) in written.into_iter().enumerate() {
+        shaders.extend(shader.transpose()?.flatten().map(|shader| (n, shader)));
     }
-    Ok(texts)
+    Ok(shaders)
 }

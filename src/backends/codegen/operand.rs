@@ -170,7 +170,7 @@ pub(super) struct Operands {
     /// Whether each buffer is bound once, as words: for adapters that bind few buffers.
     pub few_bindings: bool,
     pub soft_f16: bool,
-    pub text: String,
+    pub wgsl: String,
 }
 
 impl Operands {
@@ -183,7 +183,7 @@ impl Operands {
             views: vec![],
             few_bindings,
             soft_f16,
-            text: String::new(),
+            wgsl: String::new(),
         }
     }
 
@@ -326,7 +326,7 @@ impl Operands {
     /// The same, for one word or four at a time.
     pub fn scratch4(&mut self) {
         self.views.push(View { buf: Bound::Scratch, ty: Ty::Scratch, written: true, name: "scratch4".into() });
-        let _ = writeln!(self.text, "struct Scratch {{ counters: array<atomic<u32>, {SCRATCH_COUNTERS}>, data: array<vec4<u32>> }}");
+        let _ = writeln!(self.wgsl, "struct Scratch {{ counters: array<atomic<u32>, {SCRATCH_COUNTERS}>, data: array<vec4<u32>> }}");
     }
 
     /// The codebooks of block formats.
@@ -335,7 +335,7 @@ impl Operands {
     }
 
     /// Writes `name(i) -> u32`, the position of element `i` in its buffer.
-    fn index(text: &mut String, o: &Operand, name: &str, meta: &mut Uniforms) {
+    fn index(wgsl: &mut String, o: &Operand, name: &str, meta: &mut Uniforms) {
         let start = match o.source.offset {
             Some(p) => meta.push(UniformWord::Offset(o.source.layout.offset as u32, p), &format!("{name}_start")),
             None => meta.size(o.source.layout.offset, &format!("{name}_start")),
@@ -356,7 +356,7 @@ impl Operands {
                 b
             }
         };
-        let _ = write!(text, "fn {name}(i: u32) -> u32 {{\n  {body}\n}}\n");
+        let _ = write!(wgsl, "fn {name}(i: u32) -> u32 {{\n  {body}\n}}\n");
     }
 
     /// Writes the reading functions of source `id`: `x{id}(i)`, `x{id}v(i)` and, if it has one, `x{id}w(i)` for eight elements in two columns.
@@ -366,26 +366,26 @@ impl Operands {
         let t = lane(d)?;
         let step = o.strides.last().copied().unwrap_or(0);
         let forms = o.forms(forms);
-        let mut text = String::new();
-        Self::index(&mut text, o, &format!("at{id}"), meta);
+        let mut wgsl = String::new();
+        Self::index(&mut wgsl, o, &format!("at{id}"), meta);
         let one = forms.one || quad != Quad::Load;
         if one {
             let body = match (buf, d.format()) {
                 (Buf::Iota, _) => format!("return {};", cast_lane("e", DType::U32, d)?),
                 (_, Some(format)) => {
-                    text += &blocks::decode(format, &self.view(buf, Ty::U32).name, id);
+                    wgsl += &blocks::decode(format, &self.view(buf, Ty::U32).name, id);
                     String::new()
                 }
                 _ => decode(&self.view(buf, Ty::U32), d),
             };
             if !body.is_empty() {
-                let _ = write!(text, "fn d{id}(e: u32) -> {t} {{\n  {body}\n}}\n");
+                let _ = write!(wgsl, "fn d{id}(e: u32) -> {t} {{\n  {body}\n}}\n");
             }
-            let _ = write!(text, "fn x{id}(i: u32) -> {t} {{\n  return d{id}(at{id}(i));\n}}\n");
+            let _ = write!(wgsl, "fn x{id}(i: u32) -> {t} {{\n  return d{id}(at{id}(i));\n}}\n");
         }
         if forms.eight {
             let v = self.view(buf, Ty::V4);
-            let _ = write!(text, "fn x{id}w(i: u32) -> mat2x4<f32> {{\n  let e = at{id}(i);\n  {}\n}}\n", decode8(&v, d));
+            let _ = write!(wgsl, "fn x{id}w(i: u32) -> mat2x4<f32> {{\n  let e = at{id}(i);\n  {}\n}}\n", decode8(&v, d));
         }
         if forms.four {
             let body = match quad {
@@ -412,9 +412,9 @@ impl Operands {
                     format!("return vec4<{t}>(x{id}(i), {}, {}, {});", k(1), k(2), k(3))
                 }
             };
-            let _ = write!(text, "fn x{id}v(i: u32) -> vec4<{t}> {{\n  {body}\n}}\n");
+            let _ = write!(wgsl, "fn x{id}v(i: u32) -> vec4<{t}> {{\n  {body}\n}}\n");
         }
-        self.text += &text;
+        self.wgsl += &wgsl;
         Ok(())
     }
 
@@ -425,20 +425,20 @@ impl Operands {
         let t = lane(d)?;
         let bytes = d.block_bytes();
         let step = o.strides.last().copied().unwrap_or(0);
-        let mut text = String::new();
-        Self::index(&mut text, o, &format!("az{id}"), meta);
+        let mut wgsl = String::new();
+        Self::index(&mut wgsl, o, &format!("az{id}"), meta);
         let whole = quad == Quad::Load && full;
         let eight = forms.eight && o.eight && full;
         let four = forms.four || (forms.eight && !eight);
         if eight {
             let v = self.view(buf, Ty::V4);
             let put = self.put8(&v, d);
-            let _ = write!(text, "fn z{id}w(i: u32, v: vec4<{t}>, w: vec4<{t}>) {{\n  let e = az{id}(i);\n  {put}\n}}\n");
+            let _ = write!(wgsl, "fn z{id}w(i: u32, v: vec4<{t}>, w: vec4<{t}>) {{\n  let e = az{id}(i);\n  {put}\n}}\n");
         }
         if forms.one || (four && !whole) {
             let v = self.view(buf, if bytes == 4 { Ty::U32 } else { Ty::Atomic });
-            let _ = write!(text, "fn w{id}(e: u32, v: {t}) {{\n  {}\n}}\n", self.put(&v, d));
-            let _ = write!(text, "fn z{id}(i: u32, v: {t}) {{\n  w{id}(az{id}(i), v);\n}}\n");
+            let _ = write!(wgsl, "fn w{id}(e: u32, v: {t}) {{\n  {}\n}}\n", self.put(&v, d));
+            let _ = write!(wgsl, "fn z{id}(i: u32, v: {t}) {{\n  w{id}(az{id}(i), v);\n}}\n");
         }
         if four {
             let lanes = ["x", "y", "z", "w"];
@@ -477,9 +477,9 @@ impl Operands {
                     Tail::Guard(count) => each(&|n, put| format!("if i + {n}u < {count} {{ {put} }}")),
                 },
             };
-            let _ = write!(text, "fn z{id}v(i: u32, v: vec4<{t}>) {{\n  {body}\n}}\n");
+            let _ = write!(wgsl, "fn z{id}v(i: u32, v: vec4<{t}>) {{\n  {body}\n}}\n");
         }
-        self.text += &text;
+        self.wgsl += &wgsl;
         Ok(())
     }
 

@@ -37,10 +37,10 @@ fn literal(v: f64, d: DType) -> TensorResult<String> {
 }
 
 /// Replaces the arguments `a` and `b` in a primitive's expression.
-fn fill(text: &str, a: &str, b: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
+fn fill(source: &str, a: &str, b: &str) -> String {
+    let mut out = String::with_capacity(source.len() + 16);
     let mut name = String::new();
-    for c in text.chars().chain(['\0']) {
+    for c in source.chars().chain(['\0']) {
         if c.is_ascii_alphanumeric() || c == '_' {
             name.push(c);
             continue;

@@ -1,6 +1,6 @@
 //! Functions of a kernel that read and make matrices by a lane's elements: SPIR-V can name them, WGSL cannot.
 //!
-//! A WGSL text marks such functions (`coop_elements.wgsl`): `// spirv: read NAME` stands for a function from a matrix to an array of f32,
+//! A WGSL source marks such functions (`coop_elements.wgsl`): `// spirv: read NAME` stands for a function from a matrix to an array of f32,
 //! `// spirv: make NAME` for one back, whose matrix may have elements of f16. Their WGSL goes through workgroup memory; it says what is computed, and is
 //! what runs where this translation is not used. In SPIR-V their bodies are accesses of the matrix's own components
 //! (SPV_KHR_cooperative_matrix), in order.
@@ -38,7 +38,7 @@ const FUNCTION: u32 = 7;
 const HEADER: usize = 5;
 
 /// A kernel for Vulkan's drivers.
-pub struct SpirvText {
+pub struct SpirvKernel {
     /// The module.
     pub words: Vec<u32>,
     /// Threads of a workgroup.
@@ -48,8 +48,8 @@ pub struct SpirvText {
 /// Translates a WGSL kernel whose entry point is `main`, as wgpu does for modules without runtime checks, with the marked functions in SPIR-V's own form.
 ///
 /// # Errors
-/// The message of naga, where the text is not valid or cannot be translated; a message where a marked function is not of the form above.
-pub fn translate(wgsl: &str) -> Result<SpirvText, String> {
+/// The message of naga, where the source is not valid or cannot be translated; a message where a marked function is not of the form above.
+pub fn translate(wgsl: &str) -> Result<SpirvKernel, String> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|e| e.emit_to_string(wgsl))?;
     let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module).map_err(|e| e.emit_to_string(wgsl))?;
     let unchecked = naga::proc::BoundsCheckPolicy::Unchecked;
@@ -80,7 +80,7 @@ pub fn translate(wgsl: &str) -> Result<SpirvText, String> {
     }
     without_names(&mut words);
     let workgroup = module.entry_points.first().map_or([1; 3], |e| e.workgroup_size).into();
-    Ok(SpirvText { words, workgroup })
+    Ok(SpirvKernel { words, workgroup })
 }
 
 /// A module whose functions are rewritten.

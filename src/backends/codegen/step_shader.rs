@@ -12,14 +12,14 @@ pub(super) const MAX_GROUPS: u64 = crate::shader::MAX_GROUPS as u64;
 
 /// A step, ready to become a pipeline and a dispatch.
 pub(in crate::backends) struct StepShader {
-    pub text: String,
+    pub source: String,
     /// Bindings 1, 2, …; binding 0 is the block of parameters.
     pub views: Vec<View>,
     pub words: Vec<UniformWord>,
     pub grid: [u32; 3],
     /// Whether the shader can report a bad index.
     pub fails: bool,
-    /// The form in the driver's own language; then `text` only tells it from others.
+    /// The form in the driver's own language; then `source` only tells it from others.
     pub raw: Option<RawKernel>,
 }
 
@@ -32,9 +32,9 @@ impl StepShader {
 
 /// The helper functions by name: source and the helpers it calls.
 static PRELUDE: LazyLock<HashMap<&'static str, (&'static str, Vec<&'static str>)>> = LazyLock::new(|| {
-    let text = include_str!("prelude.wgsl");
+    let source = include_str!("prelude.wgsl");
     let mut out = HashMap::new();
-    let mut rest = text;
+    let mut rest = source;
     while let Some(start) = rest.find("\nfn ") {
         let body = &rest[start + 1..];
         let end = body.find("\n}").map_or(body.len(), |e| e + 2);
@@ -48,13 +48,13 @@ static PRELUDE: LazyLock<HashMap<&'static str, (&'static str, Vec<&'static str>)
 });
 
 /// The words of a source that may be names.
-pub(super) fn identifiers(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|s| s.starts_with(|c: char| c.is_ascii_alphabetic()))
+pub(super) fn identifiers(source: &str) -> impl Iterator<Item = &str> {
+    source.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|s| s.starts_with(|c: char| c.is_ascii_alphabetic()))
 }
 
 /// Appends the helpers that a shader calls, and those that they call.
-fn append_prelude(text: &mut String) {
-    let mut todo: Vec<&'static str> = identifiers(text).filter_map(|i| PRELUDE.get_key_value(i).map(|(k, _)| *k)).collect();
+fn append_prelude(source: &mut String) {
+    let mut todo: Vec<&'static str> = identifiers(source).filter_map(|i| PRELUDE.get_key_value(i).map(|(k, _)| *k)).collect();
     let mut done = HashSet::new();
     while let Some(name) = todo.pop() {
         if done.insert(name)
@@ -67,8 +67,8 @@ fn append_prelude(text: &mut String) {
     let mut names: Vec<_> = done.into_iter().collect();
     names.sort_unstable();
     for n in names {
-        text.push_str(PRELUDE[n].0);
-        text.push('\n');
+        source.push_str(PRELUDE[n].0);
+        source.push('\n');
     }
 }
 
@@ -80,19 +80,19 @@ pub(super) fn fold(groups: u64) -> [u32; 3] {
 
 /// Puts a shader together: its constants, its bindings, the operands' functions, its body and the helpers that it calls.
 pub(super) fn assemble(head: String, mut o: Operands, meta: Uniforms, body: &str, grid: [u32; 3]) -> StepShader {
-    if [&o.text, body].iter().any(|text| text.contains("codebooks[")) {
+    if [&o.wgsl, body].iter().any(|part| part.contains("codebooks[")) {
         o.codebooks();
     }
     o.share_slots();
-    let mut text = head;
-    text += &meta.declaration();
+    let mut source = head;
+    source += &meta.declaration();
     for (n, v) in o.views.iter().enumerate() {
         let access = if v.written { "read_write" } else { "read" };
         let coherent = if v.ty == Ty::Scratch { "@coherent " } else { "" };
-        let _ = writeln!(text, "@group(0) @binding({}) {coherent}var<storage, {access}> {}: {};", n + 1, v.name, v.ty.wgsl());
+        let _ = writeln!(source, "@group(0) @binding({}) {coherent}var<storage, {access}> {}: {};", n + 1, v.name, v.ty.wgsl());
     }
-    text += &o.text;
-    text += body;
-    append_prelude(&mut text);
-    StepShader { text, views: o.views, words: meta.words, grid, fails: false, raw: None }
+    source += &o.wgsl;
+    source += body;
+    append_prelude(&mut source);
+    StepShader { source, views: o.views, words: meta.words, grid, fails: false, raw: None }
 }

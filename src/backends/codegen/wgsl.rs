@@ -45,6 +45,6 @@ fn raw_source(kernel: &dyn Kernel, step: &Step, options: CodegenOptions<'_>) -> 
     if !matches || raw.grid.iter().any(|&g| g == 0 || g as u64 > MAX_GROUPS) {
         return None;
     }
-    let text = format!("{:?}", (&raw.source, raw.entry, raw.workgroup, views.len()));
-    Some(StepShader { text, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
+    let source = format!("{:?}", (&raw.source, raw.entry, raw.workgroup, views.len()));
+    Some(StepShader { source, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
 }

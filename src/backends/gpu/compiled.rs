@@ -35,8 +35,8 @@ impl CompiledCache {
     }
 
     /// Notes a shader that was compiled; tells whether the file had it.
-    pub fn add(&mut self, text: &str) -> bool {
-        let new = self.sources.insert(hash(text));
+    pub fn add(&mut self, source: &str) -> bool {
+        let new = self.sources.insert(hash(source));
         self.dirty |= new;
         !new
     }

@@ -39,13 +39,13 @@ pub(super) struct Numbers<'a> {
 
 impl Dispatch {
     /// A step that reports to an error record, and whose numbers begin at word `start`; with its place in the plan and its name.
-    pub fn new(pipeline: Arc<Pipeline>, text: &StepShader, record: usize, start: usize, (step, name): (usize, &'static str)) -> Dispatch {
+    pub fn new(pipeline: Arc<Pipeline>, shader: &StepShader, record: usize, start: usize, (step, name): (usize, &'static str)) -> Dispatch {
         Dispatch {
             pipeline,
-            buffers: text.views.iter().map(|v| if let Bound::Errors(_) = v.buf { Bound::Errors(record) } else { v.buf }).collect(),
-            grid: text.grid,
+            buffers: shader.views.iter().map(|v| if let Bound::Errors(_) = v.buf { Bound::Errors(record) } else { v.buf }).collect(),
+            grid: shader.grid,
             start: start as u64 * 4,
-            bytes: text.rows() as u64 * 16,
+            bytes: shader.rows() as u64 * 16,
             groups: SmallVec::new(),
             next: 0,
             newest: 0,

@@ -45,10 +45,10 @@ impl Runner {
     }
 
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
-        let texts = plan_shaders(plan, &core.adapter.info_in_force(), core.quirks(), core.max_bindings)?;
-        let compiled = self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
-        events::kernels_prepared(texts.len(), compiled);
-        PreparedPlan::new(core, plan, texts.iter().filter_map(|(n, text)| Some((*n, text, self.pipelines.get(&text.text)?))))
+        let shaders = plan_shaders(plan, &core.adapter.info_in_force(), core.quirks(), core.max_bindings)?;
+        let compiled = self.pipelines.compile(core, shaders.iter().map(|(n, shader)| (shader, plan.steps[*n].name)))?;
+        events::kernels_prepared(shaders.len(), compiled);
+        PreparedPlan::new(core, plan, shaders.iter().filter_map(|(n, shader)| Some((*n, shader, self.pipelines.get(&shader.source)?))))
     }
 
     /// Prepares a plan unless it is prepared already.
@@ -99,7 +99,7 @@ impl Runner {
             p.slots[n] = b.0.id();
             self.leased.push(b);
         }
-        label_slots(&core.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
+        label_slots(&core.memory.pool, plan, self.leased.iter().map(|b| b.0.alloc_id));
         let labels = core.labels.then_some(&**plan);
         let mut encoder = whole.then(|| core.driver.encoder());
         for run in 0..runs {

@@ -36,7 +36,7 @@ pub(super) struct DeviceMemory {
     pub(super) class: SizeClass,
     /// The bytes that were asked for.
     asked: usize,
-    pub ticket: AllocId,
+    pub alloc_id: AllocId,
     /// Whether the memory is the caller's, which must not be written or kept for reuse.
     #[cfg(target_vendor = "apple")]
     imported: bool,
@@ -63,9 +63,9 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         #[cfg(target_vendor = "apple")]
         if self.imported {
-            return self.home.pool.unmap(self.size as usize, self.ticket);
+            return self.home.pool.unmap(self.size as usize, self.alloc_id);
         }
-        self.home.pool.put(Free { raw: self.raw(), id: self.id(), size: self.size }, self.class, self.asked, self.ticket);
+        self.home.pool.put(Free { raw: self.raw(), id: self.id(), size: self.size }, self.class, self.asked, self.alloc_id);
     }
 }
 
@@ -219,7 +219,7 @@ impl Memory {
             });
         }
         let kind = if self.can_share() { kind } else { PRIVATE };
-        let (free, class, ticket) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
+        let (free, class, alloc_id) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
             if attempt > 0 {
                 settle()?;
             }
@@ -232,7 +232,7 @@ impl Memory {
             size: free.size,
             class,
             asked: bytes,
-            ticket,
+            alloc_id,
             #[cfg(target_vendor = "apple")]
             imported: false,
         })))
@@ -241,7 +241,7 @@ impl Memory {
     /// A buffer over memory that is not the pool's.
     #[cfg(target_vendor = "apple")]
     pub fn imported(self: &Arc<Memory>, raw: wgpu::Buffer, size: u64) -> GpuBuffer {
-        let (id, ticket) = (self.next_id.fetch_add(1, Relaxed), self.pool.map(size as usize));
+        let (id, alloc_id) = (self.next_id.fetch_add(1, Relaxed), self.pool.map(size as usize));
         let class = SizeClass { bytes: size as usize, kind: PRIVATE };
         GpuBuffer(Arc::new(DeviceMemory {
             home: self.clone(),
@@ -250,7 +250,7 @@ impl Memory {
             size,
             class,
             asked: size as usize,
-            ticket,
+            alloc_id,
             imported: true,
         }))
     }

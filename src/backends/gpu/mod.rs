@@ -409,11 +409,11 @@ impl Backend for GpuBackend {
     }
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
         match buffer {
-            Buffer::Gpu(b) => self.core.memory.pool.label(b.0.ticket, op, at),
+            Buffer::Gpu(b) => self.core.memory.pool.label(b.0.alloc_id, op, at),
             Buffer::Host(h) => {
                 h.host().label(op, at);
                 if let Some(b) = h.device().and_then(Buffer::on_gpu) {
-                    self.core.memory.pool.label(b.0.ticket, op, at);
+                    self.core.memory.pool.label(b.0.alloc_id, op, at);
                 }
             }
             _ => {}

@@ -26,8 +26,8 @@ pub(super) struct Pipelines {
 
 impl Pipelines {
     /// The pipeline of a shader that [`Pipelines::compile`] got.
-    pub fn get(&self, text: &str) -> Option<Arc<Pipeline>> {
-        self.kernels.get(text)
+    pub fn get(&self, source: &str) -> Option<Arc<Pipeline>> {
+        self.kernels.get(source)
     }
 
     /// Compiles those shaders that are new; gives how many there were.
@@ -47,7 +47,7 @@ impl Pipelines {
             core.name(),
             new,
             |step, name| core.driver.guarded(|| compile(core, cache.as_ref(), step, name)).and_then(|made| made),
-            |text, _| kept.as_mut().is_some_and(|k| k.add(text)),
+            |source, _| kept.as_mut().is_some_and(|k| k.add(source)),
         );
         kept.iter_mut().for_each(|k| k.save(took));
         core.kernels.fetch_add(count as u64, Relaxed);
@@ -71,7 +71,7 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
         let mut module =
             wgpu::ShaderModuleDescriptorPassthrough { label: Some(name), entry_points: entries.as_slice().into(), ..Default::default() };
         match &raw.source {
-            RawSource::Msl(text) => module.msl = Some(text.as_ref().into()),
+            RawSource::Msl(source) => module.msl = Some(source.as_ref().into()),
             RawSource::SpirV(words) => module.spirv = Some(words.as_ref().into()),
         }
         // SAFETY: who made the `RawKernel` vouched for its source.
@@ -85,7 +85,7 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
     if let Some(module) = spirv_module(core, step, name)? {
         return Ok(pipeline(core, cache, step, name, &module, "main"));
     }
-    let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
+    let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.source.as_str().into()) };
     let module = if core.checked {
         core.driver.device.create_shader_module(module)
     } else {
@@ -96,48 +96,48 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
     Ok(pipeline(core, cache, step, name, &module, "main"))
 }
 
-/// A kernel some of whose functions have a form in SPIR-V; `None` where wgpu translates the text: without such functions, with bounds checks, and where
+/// A kernel some of whose functions have a form in SPIR-V; `None` where wgpu translates the source: without such functions, with bounds checks, and where
 /// the driver takes no SPIR-V. While the device is opened, what cannot be translated is tried as wgpu does it; after that it is an error, since its WGSL is not
 /// written for this adapter.
 fn spirv_module(core: &Core, step: &StepShader, name: &'static str) -> Result<Option<wgpu::ShaderModule>, String> {
-    if core.checked || core.adapter.info.raw != Some(RawLanguage::SpirV) || !step.text.contains(spirv_elements::MARK) {
+    if core.checked || core.adapter.info.raw != Some(RawLanguage::SpirV) || !step.source.contains(spirv_elements::MARK) {
         return Ok(None);
     }
-    let text = match spirv_elements::translate(&step.text) {
-        Ok(text) => text,
+    let kernel = match spirv_elements::translate(&step.source) {
+        Ok(kernel) => kernel,
         Err(_) if core.adapter.info.elements.is_none() => return Ok(None),
         Err(why) => return Err(format!("{name} in SPIR-V: {why}")),
     };
-    let entries = [wgpu::PassthroughShaderEntryPoint { name: "main".into(), workgroup_size: text.workgroup }];
+    let entries = [wgpu::PassthroughShaderEntryPoint { name: "main".into(), workgroup_size: kernel.workgroup }];
     let module = wgpu::ShaderModuleDescriptorPassthrough {
         label: Some(name),
         entry_points: entries.as_slice().into(),
-        spirv: Some(text.words.into()),
+        spirv: Some(kernel.words.into()),
         ..Default::default()
     };
-    // SAFETY: as for the text that it was translated from, see `compile`.
+    // SAFETY: as for the source that it was translated from, see `compile`.
     Ok(Some(unsafe { core.driver.device.create_shader_module_passthrough(module) }))
 }
 
 /// A kernel with workgroup memory as Metal source that declares it in its body, and the kernel's name there; `None` where wgpu translates the
-/// text: without such memory, with bounds checks, and where the driver takes no source.
+/// source: without such memory, with bounds checks, and where the driver takes no source.
 #[cfg(target_vendor = "apple")]
 fn metal_module(core: &Core, step: &StepShader, name: &'static str) -> Option<(wgpu::ShaderModule, String)> {
-    if core.checked || core.adapter.info.raw != Some(crate::plan::RawLanguage::Msl) || !step.text.contains("var<workgroup>") {
+    if core.checked || core.adapter.info.raw != Some(crate::plan::RawLanguage::Msl) || !step.source.contains("var<workgroup>") {
         return None;
     }
-    // A text that is not valid gets its error from wgpu.
-    let text = crate::backends::codegen::metal_text::translate(&step.text, step.views.len() + 1).ok()?;
-    let [x, y, z] = text.workgroup;
-    let entries = [wgpu::PassthroughShaderEntryPoint { name: text.entry.as_str().into(), workgroup_size: (x, y, z) }];
+    // A source that is not valid gets its error from wgpu.
+    let kernel = crate::backends::codegen::msl_kernel::translate(&step.source, step.views.len() + 1).ok()?;
+    let [x, y, z] = kernel.workgroup;
+    let entries = [wgpu::PassthroughShaderEntryPoint { name: kernel.entry.as_str().into(), workgroup_size: (x, y, z) }];
     let module = wgpu::ShaderModuleDescriptorPassthrough {
         label: Some(name),
         entry_points: entries.as_slice().into(),
-        msl: Some(text.source.as_str().into()),
+        msl: Some(kernel.source.as_str().into()),
         ..Default::default()
     };
-    // SAFETY: as for the text that it was translated from, see `compile`.
-    Some((unsafe { core.driver.device.create_shader_module_passthrough(module) }, text.entry))
+    // SAFETY: as for the source that it was translated from, see `compile`.
+    Some((unsafe { core.driver.device.create_shader_module_passthrough(module) }, kernel.entry))
 }
 
 fn pipeline(

@@ -45,18 +45,18 @@ impl PreparedPlan {
         let tuning = core.adapter.tuning_in_force();
         let mut length = SubmitLength::new(&tuning.submit, core.adapter.pacing(|p| p.submit_steps), plan.steps.len());
         let mut failing = 0;
-        for (number, text, pipeline) in steps {
+        for (number, shader, pipeline) in steps {
             let step = &plan.steps[number];
-            let start = p.numbers.add(text, || core.records.tag(step.name, step.at));
+            let start = p.numbers.add(shader, || core.records.tag(step.name, step.at));
             let record = failing % ERROR_RECORDS;
-            if text.fails {
+            if shader.fails {
                 p.records |= 1 << record;
                 failing += 1;
             }
             if length.add(step) {
                 p.end_submit();
             }
-            p.steps.push(Dispatch::new(pipeline, text, record, start, (number, step.name)));
+            p.steps.push(Dispatch::new(pipeline, shader, record, start, (number, step.name)));
         }
         p.end_submit();
         p.numbers.seal();

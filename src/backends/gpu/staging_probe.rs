@@ -11,7 +11,7 @@ use wgpu::{BufferUsages, MapMode};
 const ROUNDS: usize = 5;
 /// Bytes of copies on the device between two waits, and how many copies at most.
 const AHEAD_BYTES: usize = 32 << 20;
-const AHEAD: usize = 64;
+const MAX_COPIES_AHEAD: usize = 64;
 
 impl Core {
     /// Seconds that the slower part of a copy of `bytes` through staging memory takes, the host's or the device's: copies in turn can hide
@@ -29,7 +29,7 @@ impl Core {
         let in_place = own.usage().contains(own_mapping);
         // Pages that the system has given.
         let mut host = vec![1u8; size];
-        let ahead = (AHEAD_BYTES / size).clamp(1, AHEAD);
+        let ahead = (AHEAD_BYTES / size).clamp(1, MAX_COPIES_AHEAD);
         let (mut by_device, mut by_host) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS {
             let begun = Instant::now();

@@ -21,7 +21,7 @@ const UPLOAD_AHEAD: usize = 4;
 /// Bytes read at a time. With the error records behind them they fit into staging memory of 32 MiB, of which there are two.
 pub(super) const READ_CHUNK: usize = (32 << 20) - 4096;
 /// Staging memory of downloads kept for the next ones.
-const SPARE: usize = 4;
+const MAX_SPARE_STAGING: usize = 4;
 
 /// Staging memory of downloads: two buffers that take turns, so that the copy of one chunk runs while the host reads the one before.
 pub(super) type Staging = [Option<wgpu::Buffer>; 2];
@@ -340,7 +340,7 @@ impl Core {
             target.unmap();
             let mut spare = lock(&spare);
             spare.push(target);
-            if spare.len() > SPARE {
+            if spare.len() > MAX_SPARE_STAGING {
                 spare.remove(0);
             }
             drop(spare);

@@ -1,9 +1,9 @@
 //! Runs a plan: one command buffer with one concurrent encoder for each submit, and barriers only where steps meet.
 
+use super::compile::{Pipeline, Pipelines};
 use super::device::{Gpu, MAX_BINDINGS};
 use super::heaps::{PRIVATE, SHARED};
 use super::memory::{Block, Memory, MetalBuffer};
-use super::text::{Pipeline, Pipelines};
 use super::watch::{Times, summary};
 use crate::backends::Repeat;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
@@ -274,7 +274,7 @@ impl Runner {
             let compiled = self.pipelines.compile(gpu, shaders.iter().map(|(n, shader)| (shader, plan.steps[*n].name)))?;
             gpu.kernels.fetch_add(compiled as u64, Relaxed);
             events::kernels_prepared(shaders.len(), compiled);
-            let steps = shaders.iter().filter_map(|(n, shader)| Some((*n, shader, self.pipelines.get(&shader.text)?)));
+            let steps = shaders.iter().filter_map(|(n, shader)| Some((*n, shader, self.pipelines.get(&shader.source)?)));
             let p = PreparedPlan::new(gpu, plan, steps);
             if self.plans.len() >= PLANS_BEFORE_SWEEP {
                 self.plans.retain(|_, p| p.plan.strong_count() > 0);
@@ -331,7 +331,7 @@ impl Runner {
             p.slots[n] = b.0.block.id;
             self.leased.push(b);
         }
-        label_slots(&gpu.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
+        label_slots(&gpu.memory.pool, plan, self.leased.iter().map(|b| b.0.alloc_id));
         let memory = RunMemory { inputs, outputs, leased: &self.leased, repeated };
         let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { memory.find(0, *b).is_some() } else { true });
         if !p.steps.iter().all(has_all) {

@@ -120,17 +120,17 @@ pub(super) struct Suballocation {
     /// The class in the pool; `None` for memory of the caller, which must not be written or kept for reuse.
     class: Option<SizeClass>,
     asked: usize,
-    pub ticket: AllocId,
+    pub alloc_id: AllocId,
 }
 
 impl Drop for Suballocation {
     fn drop(&mut self) {
         let retired = self.home.retired.clone();
         match self.class {
-            Some(class) => self.home.pool.put(Free { block: self.block.clone(), retired }, class, self.asked, self.ticket),
+            Some(class) => self.home.pool.put(Free { block: self.block.clone(), retired }, class, self.asked, self.alloc_id),
             None => {
                 retired.add(self.block.clone());
-                self.home.pool.unmap(self.size, self.ticket);
+                self.home.pool.unmap(self.size, self.alloc_id);
             }
         }
     }
@@ -220,7 +220,7 @@ impl Memory {
             let help = "no single tensor can be larger on this device: split it, or use the cpu";
             return Err(self.full(bytes, Some(self.max_bytes), help));
         }
-        let (free, class, ticket) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
+        let (free, class, alloc_id) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
             if attempt > 0 {
                 settle()?;
                 self.retired.sweep();
@@ -228,7 +228,7 @@ impl Memory {
             Ok(self.create(class.bytes, class.kind).map(|block| Free { block, retired: self.retired.clone() }))
         })?;
         let size = free.block.size;
-        let piece = Suballocation { home: self.clone(), block: free.block, offset: 0, size, class: Some(class), asked: bytes, ticket };
+        let piece = Suballocation { home: self.clone(), block: free.block, offset: 0, size, class: Some(class), asked: bytes, alloc_id };
         Ok(MetalBuffer(Arc::new(piece)))
     }
 
@@ -300,8 +300,8 @@ impl Memory {
             self.device.newBufferWithBytesNoCopy_length_options_deallocator(from, size, options(SHARED), Some(&free))?
         };
         let backing = self.heaps.backing(ProtocolObject::from_ref(&*raw), None, size, SHARED);
-        let (block, ticket) = (self.block((raw, backing), size, SHARED), self.pool.map(*len));
-        Some(MetalBuffer(Arc::new(Suballocation { home: self.clone(), block, offset, size: *len, class: None, asked: *len, ticket })))
+        let (block, alloc_id) = (self.block((raw, backing), size, SHARED), self.pool.map(*len));
+        Some(MetalBuffer(Arc::new(Suballocation { home: self.clone(), block, offset, size: *len, class: None, asked: *len, alloc_id })))
     }
 }
 

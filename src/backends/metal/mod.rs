@@ -3,13 +3,13 @@
 //! The backend is executed on Linux over a Metal of the tests' own (`tests/metal`), and type-checked for macOS.
 
 mod archive;
+mod compile;
 mod device;
 mod encode;
 mod heaps;
 mod memory;
 mod native;
 mod residency;
-mod text;
 mod transfer;
 mod watch;
 

@@ -1,13 +1,13 @@
 //! The backend itself: what `Backend` asks for, done by the other files of this folder.
 
+use super::compile::compile;
 use super::device::{Gpu, MAX_BINDINGS};
 use super::encode::{Runner, Timer, run_alone};
 use super::heaps::{PRIVATE, SHARED};
 use super::memory::{MetalBuffer, kind_of};
-use super::text::compile;
 use super::transfer::Part;
 use crate::backends::codegen::DriverQuirks;
-use crate::backends::codegen::metal_text::translate;
+use crate::backends::codegen::msl_kernel::translate;
 use crate::backends::fragmentation::DriverMemory;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::kept;
@@ -156,7 +156,7 @@ impl NativeMetal {
 /// Takes away from what kernels may use what the GPU does not do right.
 fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
     let run = |name: &'static str, wgsl: &str, input: &[u8], count: usize| {
-        let compiled = translate(wgsl, 2).and_then(|text| compile(gpu, None, &text, name)).map(Arc::new);
+        let compiled = translate(wgsl, 2).and_then(|kernel| compile(gpu, None, &kernel, name)).map(Arc::new);
         let Ok(pipeline) = &compiled else { return Ok(compiled.map(|_| vec![])) };
         let mut out = vec![0.0f32; count];
         let (x, y) = (gpu.upload(input, SHARED)?, gpu.upload(bytemuck::cast_slice(&out), SHARED)?);
@@ -330,7 +330,7 @@ impl Backend for NativeMetal {
             h.host().label(op, at);
         }
         if let Some(b) = buffer.on_metal() {
-            self.gpu.memory.pool.label(b.0.ticket, op, at);
+            self.gpu.memory.pool.label(b.0.alloc_id, op, at);
         }
     }
     fn pipeline_stats(&self) -> PipelineStats {

@@ -23,6 +23,6 @@ mod toolchain;
 pub mod tools;
 #[path = "../../msl/traps.rs"]
 mod traps;
-use texts as metal_text;
+use texts as msl_kernel;
 
 pub use objc::live;

@@ -13,12 +13,12 @@ fn in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// How naga writes a name of a WGSL text: one that ends in a digit gets an underscore.
+/// How naga writes a name of a WGSL source: one that ends in a digit gets an underscore.
 fn metal_name(name: &str) -> String {
     if name.ends_with(|c: char| c.is_ascii_digit()) { format!("{name}_") } else { name.into() }
 }
 
-/// The names of the parameters of a function of a WGSL text.
+/// The names of the parameters of a function of a WGSL source.
 fn parameters<'t>(wgsl: &'t str, function: &str) -> Option<Vec<&'t str>> {
     let head = format!("fn {function}(");
     let from = wgsl.find(&head)? + head.len();
@@ -31,28 +31,28 @@ fn parameters<'t>(wgsl: &'t str, function: &str) -> Option<Vec<&'t str>> {
     Some(wgsl[from..from + close].split(at_comma).filter_map(|p| p.split_once(':')).map(|p| p.0.trim()).collect())
 }
 
-/// A function of a Metal text: the names of its parameters, and where its body lies.
+/// A function of a Metal source: the names of its parameters, and where its body lies.
 struct Function<'t> {
     parameters: Vec<&'t str>,
     body: Range<usize>,
 }
 
-/// Finds a function of naga's text, which writes one parameter a line.
-fn function<'t>(text: &'t str, name: &str) -> Option<Function<'t>> {
+/// Finds a function of naga's source, which writes one parameter a line.
+fn function<'t>(source: &'t str, name: &str) -> Option<Function<'t>> {
     let head = format!(" {}(\n", metal_name(name));
-    let at = text.match_indices(&head).map(|m| m.0).find(|&at| !text[..at].rsplit('\n').next().unwrap_or("").starts_with(' '))?;
+    let at = source.match_indices(&head).map(|m| m.0).find(|&at| !source[..at].rsplit('\n').next().unwrap_or("").starts_with(' '))?;
     let from = at + head.len();
-    let open = from + text[from..].find(") {\n")?;
-    let body = open + 4..open + 4 + text[open + 4..].find("\n}\n")? + 1;
+    let open = from + source[from..].find(") {\n")?;
+    let body = open + 4..open + 4 + source[open + 4..].find("\n}\n")? + 1;
     let last_word = |line: &'t str| line.trim().trim_end_matches(',').rsplit([' ', '&', '*']).next().unwrap_or("");
-    Some(Function { parameters: text[from..open].lines().filter(|l| !l.trim().is_empty()).map(last_word).collect(), body })
+    Some(Function { parameters: source[from..open].lines().filter(|l| !l.trim().is_empty()).map(last_word).collect(), body })
 }
 
-/// What a body's names are in a Metal text.
+/// What a body's names are in a Metal source.
 struct Names<'t> {
-    text: &'t str,
+    source: &'t str,
     wgsl: &'t str,
-    /// The function's parameters in WGSL. In the Metal text, the module's variables that it uses follow them.
+    /// The function's parameters in WGSL. In the Metal source, the module's variables that it uses follow them.
     own: Vec<&'t str>,
     function: &'t Function<'t>,
 }
@@ -66,7 +66,7 @@ impl Names<'_> {
         }
     }
 
-    /// A body, or the arguments of a call in one, with the names of the Metal text.
+    /// A body, or the arguments of a call in one, with the names of the Metal source.
     fn written(&self, body: &str) -> Result<String, String> {
         let (mut out, mut rest) = (String::new(), body);
         while let Some(at) = rest.find(in_name) {
@@ -76,7 +76,7 @@ impl Names<'_> {
             rest = after;
             let foreign = before.ends_with('.') || before.ends_with("::") || word.starts_with(|c: char| c.is_ascii_digit());
             let arguments = after.strip_prefix('(').filter(|_| !foreign);
-            match arguments.and_then(|a| Some((a, parameters(self.wgsl, word)?, function(self.text, word)?))) {
+            match arguments.and_then(|a| Some((a, parameters(self.wgsl, word)?, function(self.source, word)?))) {
                 // What a function uses of the module follows its arguments.
                 Some((arguments, own, f)) => {
                     let mut depth = 1;
@@ -97,31 +97,31 @@ impl Names<'_> {
     }
 }
 
-/// Puts the bodies in Metal's language that stand in a WGSL text into its translation.
+/// Puts the bodies in Metal's language that stand in a WGSL source into its translation.
 ///
 /// # Errors
 /// Where there is no such function, or a body does not end.
-pub fn with_bodies(mut text: String, wgsl: &str) -> Result<String, String> {
+pub fn with_bodies(mut source: String, wgsl: &str) -> Result<String, String> {
     for (at, _) in wgsl.match_indices(MARK) {
         let (name, body) = wgsl[at + MARK.len()..].split_once('\n').ok_or("a body in Metal's language has no lines")?;
         let (body, _) = body.split_once("*/").ok_or_else(|| format!("the body of {name} in Metal's language has no end"))?;
         let missing = || format!("there is no function {name} for a body in Metal's language");
-        let f = function(&text, name).ok_or_else(missing)?;
+        let f = function(&source, name).ok_or_else(missing)?;
         let own = parameters(wgsl, name).ok_or_else(missing)?;
-        let body = Names { text: &text, wgsl, own, function: &f }.written(body)?;
+        let body = Names { source: &source, wgsl, own, function: &f }.written(body)?;
         let range = f.body.clone();
-        text.replace_range(range, &body);
+        source.replace_range(range, &body);
     }
-    Ok(if text.contains("mpp::tensor_ops::") { with_tensor_operations(&text) } else { text })
+    Ok(if source.contains("mpp::tensor_ops::") { with_tensor_operations(&source) } else { source })
 }
 
-/// A text of naga's with what tensor operations need: their headers, and the version of the language that has them, which its first line states.
-fn with_tensor_operations(text: &str) -> String {
+/// A source of naga's with what tensor operations need: their headers, and the version of the language that has them, which its first line states.
+fn with_tensor_operations(source: &str) -> String {
     const HEADER: &str = "#include <metal_stdlib>\n";
     let [old, new] =
         [super::LANGUAGE_VERSION, super::TENSOR_LANGUAGE_VERSION].map(|(major, minor)| format!("// language: metal{major}.{minor}\n"));
     let headers = format!("{HEADER}{}\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n", super::TENSOR_HEADER);
-    text.replacen(&old, &new, 1).replacen(HEADER, &headers, 1)
+    source.replacen(&old, &new, 1).replacen(HEADER, &headers, 1)
 }
 
 /// The WGSL whose functions have no bodies in Metal's language; `None` where none has one.

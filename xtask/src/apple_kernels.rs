@@ -1,19 +1,19 @@
 //! The texts that the Metal backend gives to Metal's compiler, for the sample plans, the engine backend's kernels and the probes.
 
-use crate::samples::metal_text::{MetalText, translate, without_bodies};
+use crate::samples::msl_kernel::{MslKernel, translate, without_bodies};
 use crate::samples::{adapters, files, generated, stands_alone, with_tensor_ops};
 use std::path::Path;
 use tensorlogic::plan::{MatrixElements, SubgroupSync};
 use tensorlogic::shader::{Template, subgroup_barrier};
 
 /// A kernel as the Metal backend compiles it.
-pub struct AppleText {
+pub struct AppleKernel {
     /// Where it comes from: a kind of GPU and a sample, or a file.
     pub name: String,
     /// What it was translated from.
     #[allow(dead_code)] // What the tests compare with.
     pub wgsl: String,
-    pub text: MetalText,
+    pub text: MslKernel,
 }
 
 static PROBE_BODIES: Template = Template::new("probe_bodies.wgsl", include_str!("../../src/backends/probe_bodies.wgsl"));
@@ -33,7 +33,7 @@ static PROBE_TENSOR: Template = Template::new("probe_tensor.wgsl", include_str!(
 ///
 /// # Errors
 /// What the translator says about a text, or what kept a file from being read.
-pub fn apple_texts(root: &Path) -> Result<Vec<AppleText>, String> {
+pub fn apple_kernels(root: &Path) -> Result<Vec<AppleKernel>, String> {
     let mut sources: Vec<(String, String)> =
         vec![("probes/probe_bodies".into(), probe_of_bodies()), ("probes/probe_tensor".into(), PROBE_TENSOR.source(&[]).into_owned())];
     for (name, shader) in generated(&with_tensor_ops()).map_err(|e| e.to_string())? {
@@ -61,7 +61,7 @@ pub fn apple_texts(root: &Path) -> Result<Vec<AppleText>, String> {
     }
     let metal = |(name, wgsl): (String, String)| {
         let text = translate(&wgsl, wgsl.matches("@binding(").count()).map_err(|e| format!("{name}: {e}"))?;
-        Ok(AppleText { name, wgsl, text })
+        Ok(AppleKernel { name, wgsl, text })
     };
     sources.into_iter().map(metal).collect()
 }

@@ -1,9 +1,9 @@
-//! Kernels for Metal's compiler: WGSL becomes Metal's language, and that a pipeline; each text once.
+//! Kernels for Metal's compiler: WGSL becomes Metal's language, and that a pipeline; each source once.
 
 use super::archive::{self, Archive};
 use super::device::Gpu;
 use crate::backends::codegen::StepShader;
-use crate::backends::codegen::metal_text::{MetalText, TENSOR_LANGUAGE_VERSION, translate, without_bodies};
+use crate::backends::codegen::msl_kernel::{MslKernel, TENSOR_LANGUAGE_VERSION, translate, without_bodies};
 use crate::backends::kernels_by_source::{KernelsBySource, Named};
 use crate::backends::refused_bodies::RefusedBodies;
 use crate::error::TensorResult;
@@ -36,8 +36,8 @@ pub(super) struct Pipelines {
 
 impl Pipelines {
     /// The pipeline of a shader that [`Pipelines::compile`] got.
-    pub fn get(&self, text: &str) -> Option<Arc<Pipeline>> {
-        self.kernels.get(text)
+    pub fn get(&self, source: &str) -> Option<Arc<Pipeline>> {
+        self.kernels.get(source)
     }
 
     /// Compiles those shaders that are new; gives how many there were.
@@ -62,10 +62,10 @@ impl Pipelines {
 }
 
 /// The options that a kernel is compiled with. The version is stated, since the system's default follows the SDK of the program. Arithmetic is the
-/// fast kind, which may assume that there is no NaN and no infinity, unless the text makes some itself; what it does to those of the data is found
+/// fast kind, which may assume that there is no NaN and no infinity, unless the source makes some itself; what it does to those of the data is found
 /// by probes when the device is opened.
-fn options(text: &MetalText) -> Retained<MTLCompileOptions> {
-    let (options, special, (major, minor)) = (MTLCompileOptions::new(), text.special, text.version());
+fn options(kernel: &MslKernel) -> Retained<MTLCompileOptions> {
+    let (options, special, (major, minor)) = (MTLCompileOptions::new(), kernel.special, kernel.version());
     options.setLanguageVersion(MTLLanguageVersion((major as usize) << 16 | minor as usize));
     // From macOS 15 on; before, the same by another name.
     if options.respondsToSelector(sel!(setMathMode:)) {
@@ -80,12 +80,13 @@ fn options(text: &MetalText) -> Retained<MTLCompileOptions> {
 /// The pipeline of a step's shader.
 fn pipeline(gpu: &Gpu, archive: Option<&Archive>, refused: &RefusedBodies, shader: &StepShader, name: &str) -> Result<Pipeline, String> {
     match &shader.raw {
-        None => refused
-            .or_plain([name, &shader.text], without_bodies, |wgsl| compile(gpu, archive, &translate(wgsl, shader.views.len() + 1)?, name)),
+        None => refused.or_plain([name, &shader.source], without_bodies, |wgsl| {
+            compile(gpu, archive, &translate(wgsl, shader.views.len() + 1)?, name)
+        }),
         Some(raw) => match &raw.source {
-            RawSource::Msl(text) => {
-                let (source, entry) = (text.to_string(), raw.entry.to_string());
-                compile(gpu, archive, &MetalText { source, entry, workgroup: raw.workgroup, special: true }, name)
+            RawSource::Msl(msl) => {
+                let (source, entry) = (msl.to_string(), raw.entry.to_string());
+                compile(gpu, archive, &MslKernel { source, entry, workgroup: raw.workgroup, special: true }, name)
             }
             RawSource::SpirV(_) => Err("the kernel is not in Metal's language".into()),
         },
@@ -95,16 +96,16 @@ fn pipeline(gpu: &Gpu, archive: Option<&Archive>, refused: &RefusedBodies, shade
 /// The pipeline of a kernel.
 ///
 /// # Errors
-/// What Metal's compiler says about the text.
-pub(super) fn compile(gpu: &Gpu, archive: Option<&Archive>, text: &MetalText, name: &str) -> Result<Pipeline, String> {
-    let MetalText { source, entry, workgroup, .. } = text;
+/// The message of Metal's compiler.
+pub(super) fn compile(gpu: &Gpu, archive: Option<&Archive>, kernel: &MslKernel, name: &str) -> Result<Pipeline, String> {
+    let MslKernel { source, entry, workgroup, .. } = kernel;
     // What came with Metal 4: a system without it is not asked for its language.
-    if text.version() == TENSOR_LANGUAGE_VERSION && !gpu.device.respondsToSelector(sel!(newTensorWithDescriptor:error:)) {
+    if kernel.version() == TENSOR_LANGUAGE_VERSION && !gpu.device.respondsToSelector(sel!(newTensorWithDescriptor:error:)) {
         return Err("the system has no Metal 4".into());
     }
     autoreleasepool(|_| {
         let told = |e: Retained<objc2_foundation::NSError>| e.localizedDescription().to_string();
-        let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options(text))).map_err(told)?;
+        let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options(kernel))).map_err(told)?;
         library.setLabel(Some(&NSString::from_str(name)));
         let function = library.newFunctionWithName(&NSString::from_str(entry)).ok_or_else(|| format!("there is no kernel {entry:?}"))?;
         let (state, found) = archive::pipeline(gpu, archive, &function, name)?;
