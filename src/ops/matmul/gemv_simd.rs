@@ -18,6 +18,7 @@ const WORKGROUP: u32 = 64;
 
 /// An inner loop of `gemv_simd.metal` for a format.
 struct InnerLoop {
+    format: DType,
     /// The name of its switch; none for the last one.
     switch: &'static str,
     /// The place of its rows in the tuning table.
@@ -33,7 +34,7 @@ struct InnerLoop {
 }
 
 /// Switches of inner loops; the one that is left is Q6_K's.
-const SWITCHES: [&str; 4] = ["METAL_HALVES", "METAL_NIBBLES", "METAL_Q8_0", "METAL_PARTS"];
+const SWITCHES: [&str; 6] = ["METAL_HALVES", "METAL_NIBBLES", "METAL_Q8_0", "METAL_PARTS", "METAL_CODES", "METAL_CRUMBS"];
 
 /// The inner loop of a format that has one.
 fn inner_loop(format: DType) -> Option<InnerLoop> {
@@ -42,6 +43,9 @@ fn inner_loop(format: DType) -> Option<InnerLoop> {
         DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => ("METAL_NIBBLES", 1),
         DType::Q8_0 => ("METAL_Q8_0", 1),
         DType::Q4_K | DType::Q5_K => ("METAL_PARTS", 2),
+        DType::Q2_K | DType::Q3_K => ("METAL_CRUMBS", 2),
+        DType::IQ4_NL | DType::MXFP4 => ("METAL_CODES", 1),
+        DType::IQ4_XS => ("METAL_CODES", 2),
         DType::Q6_K => ("METAL_Q6_K", 2),
         _ => return None,
     };
@@ -56,7 +60,7 @@ fn inner_loop(format: DType) -> Option<InnerLoop> {
         DType::Q5_K => [44, 12],
         _ => [0, 0],
     };
-    Some(InnerLoop { switch, kind, words, quants, fifth, least })
+    Some(InnerLoop { format, switch, kind, words, quants, fifth, least })
 }
 
 impl InnerLoop {
@@ -66,7 +70,9 @@ impl InnerLoop {
         let middle: u32 = if self.fifth { 16 } else { 8 };
         let numbers = [("METAL_WORDS", self.words.into()), ("METAL_QUANTS", self.quants.into()), ("METAL_MIDDLE", middle.into())];
         let parts = [("METAL_FIFTH", self.fifth.into()), ("METAL_LEAST", self.least.into())];
-        switches.into_iter().chain(numbers).chain(parts)
+        let formats = [("METAL_MXFP4", DType::MXFP4), ("METAL_IQ4_XS", DType::IQ4_XS), ("METAL_THIRD", DType::Q3_K)];
+        let formats = formats.map(|(s, format)| (s, TemplateValue::from(self.format == format)));
+        switches.into_iter().chain(numbers).chain(parts).chain(formats)
     }
 }
 

@@ -3,9 +3,11 @@
 // Blocks are aligned to 2 bytes only, except Q4_1, Q5_1, Q4_K, Q5_K and Q2_K, whose sizes are multiples of 4.
 
 #if CODED
-#include "quant/coded_bytes.wgsl" RAW = "raw_${N}", S = ""
-#include "quant/${FORMAT}.wgsl" PART = 1, RAW = "raw_${N}", S = ""
+#include "quant/coded_bytes.wgsl" RAW = "raw_${N}"
+#include "quant/${FORMAT}.wgsl" PART = 1, RAW = "raw_${N}"
+#if N == 1
 #include "quant/coded.wgsl" T = ""
+#endif
 #else
 #if N == 1
 #include "quant/common.wgsl"
@@ -23,7 +25,7 @@ fn block_of${S}(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * ($
 #if CODED
 fn weights4${S}(row: u32, v: u32) -> vec4<f32> {
   let b = block_of${S}(row) + v / ${BLOCK_QUADS}u; let g = v % ${BLOCK_QUADS}u / 8u;
-#include "quant/item.wgsl" OF = "_${FORMAT}", PLACE = "b, g"
+#include "quant/item.wgsl" OF = "_${FORMAT}${S}", PLACE = "b, g"
   let by = scale_${FORMAT}(x, y, z, g, v % 8u / ${8 / CODED_PARTS}u);
   return fma(quad_${FORMAT}(x, y, z, g, v % 8u), vec4<f32>(by.x), vec4<f32>(by.y));
 }
