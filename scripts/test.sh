@@ -66,14 +66,7 @@ case $system in
         export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
         ;;
 esac
-everything() {
-    local failed=0
-    cargo test --release --workspace --no-fail-fast "$@" || failed=1
-    # The Metal backend over a Metal of the tests' own, which is a workspace of its own; not where some tests were asked for.
-    case "$system $*" in "Linux " | "Linux --locked" | "Linux --offline") tests/metal/run.sh || failed=1 ;; esac
-    return $failed
-}
-everything "$@" 2>&1 | awk '
+cargo test --release --workspace --no-fail-fast "$@" 2>&1 | awk '
     { print; fflush(); gsub(/\033\[[0-9;]*m/, "") }
     / Running / { program = $0; sub(/ *Running (unittests )?/, "", program); sub(/ \(.*/, "", program) }
     /^test .* <[0-9.]+s>/ { seconds = $NF; gsub(/[<>s]/, "", seconds); took[program ": " $2] = seconds + 0 }

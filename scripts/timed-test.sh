@@ -51,6 +51,8 @@ if [ "$program" = --group ]; then
     group "$@"
     exit
 fi
+# The programs of the Metal backend are processes of their own, whose tests are counted with the others.
+case ${program##*/} in native_metal-*) RUST_TEST_NOCAPTURE=1 exec "$@" ;; esac
 if [ -z "$whole" ] || [ -z "${TL_LAVAPIPE:-}" ]; then
     run "$@"
     exit

@@ -17,7 +17,8 @@ if [ ! -d "$copy" ]; then
     mv "$copy.part" "$copy"
 fi
 # Warnings are errors, as elsewhere.
-export RUSTFLAGS="--cfg tensorlogic_fake_metal -Dwarnings ${RUSTFLAGS:-}" TL_CLANG=${TL_CLANG:-$(../../scripts/clang.sh)}
+TL_CLANG=${TL_CLANG:-$(../../scripts/clang.sh)}
+export RUSTFLAGS="--cfg tensorlogic_fake_metal -Dwarnings ${RUSTFLAGS:-}" TL_CLANG
 # What the library's own tests run on, small cases too.
 export TL_TEST_DEVICE=metal TL_REQUIRE_GPU=1 TL_ADAPTIVE=0
 # Besides those that run on every GPU: dense models with other embeddings, norms and heads, and one of states alone.

@@ -2,9 +2,12 @@
 //! of a concurrent encoder whose results depend on their order because a barrier is missing.
 
 use crate::kernel::{self, Orders};
+use crate::metal::{COUNTS, FAULTS};
 use crate::source::Parameter;
 use crate::{objc, texts};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// What is bound at an index.
 #[derive(Clone)]
@@ -101,15 +104,32 @@ impl Dispatch {
         Ok(all)
     }
 
+    /// Whether this kernel is to run in three orders of threads: the first time, where that is asked for.
+    fn is_due(&self, kernel: &Arc<kernel::Kernel>) -> bool {
+        static ORDERED: LazyLock<Mutex<HashSet<usize>>> = LazyLock::new(Mutex::default);
+        let due = FAULTS.three_orders.load(SeqCst) && ORDERED.lock().unwrap().insert(Arc::as_ptr(kernel) as usize);
+        COUNTS.ordered_kernels.fetch_add(u64::from(due), SeqCst);
+        due
+    }
+
     fn run(&self, uses: &[(usize, Use)]) -> Result<(), String> {
         let Some(kernel) = self.of.kernel()? else { return Ok(()) };
         let unbound = kernel::Memory { at: 16 as *mut u8, bytes: 0, written: false, ordered: false, restored: false };
         let mut table = vec![unbound; uses.iter().map(|u| u.0 + 1).max().unwrap_or(0)];
+        let orders = if kernel.meets && self.is_due(&kernel) { Orders::Three } else { Orders::One };
+        // What exchanges values with a comparison adds in any order; scratch and the record of a wrong index are not results.
+        let swaps = self.of.contains("atomic_compare_exchange");
+        const OTHERS: [&str; 4] = ["scratch", "scratch4_", "e", "e_"];
+        let results = |index| {
+            let is_other = |p: &Parameter| matches!(p, Parameter::Buffer { index: n, name, .. } if *n == index && OTHERS.contains(&name.as_str()));
+            !swaps && !kernel.parameters.iter().any(is_other)
+        };
         for (index, u) in uses {
-            table[*index] = kernel::Memory { at: u.start as *mut u8, bytes: u.end - u.start, written: u.written, ..unbound };
+            let (ordered, restored) = (u.written && results(*index), u.written);
+            table[*index] = kernel::Memory { at: u.start as *mut u8, bytes: u.end - u.start, written: u.written, ordered, restored };
         }
         // SAFETY: every buffer that the kernel declares is bound and alive, and only the thread of its queue uses it now.
-        let done = unsafe { kernel.run(&texts::toolchain()?.runtime, self.groups, self.threads, &table, Orders::One) };
+        let done = unsafe { kernel.run(&texts::toolchain()?.runtime, self.groups, self.threads, &table, orders) };
         done.map_err(|e| format!("{}: {e}", self.of.name))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A kernel of a text, as the tools of `tests/msl` take it.
 #[derive(Clone)]
-pub struct MetalText {
+pub struct MslKernel {
     pub source: String,
     pub entry: String,
 }
@@ -57,7 +57,7 @@ pub fn math(text: &str, number: Option<isize>) -> Result<Math, String> {
 
 /// A kernel that is compiled when it first runs, together with all others that wait for it.
 pub struct Lazy {
-    text: MetalText,
+    text: MslKernel,
     mode: Mode,
     made: OnceLock<Result<Arc<Kernel>, String>>,
 }
@@ -75,6 +75,11 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// Whether the kernel's text contains this.
+    pub fn contains(&self, part: &str) -> bool {
+        self.lazy.as_ref().is_some_and(|l| l.text.source.contains(part))
+    }
+
     /// The kernel; `None` where its dispatches do nothing. The first call compiles every kernel that is asked for and not compiled.
     pub fn kernel(&self) -> Result<Option<Arc<Kernel>>, String> {
         let Some(lazy) = &self.lazy else { return Ok(None) };
@@ -97,7 +102,7 @@ static WAITING: Mutex<Vec<Arc<Lazy>>> = Mutex::new(vec![]);
 static LEARNING: AtomicBool = AtomicBool::new(false);
 /// Whether kernels are compiled without optimization.
 static UNOPTIMIZED: AtomicBool = AtomicBool::new(false);
-static LEARNED: Mutex<Vec<(Mode, MetalText)>> = Mutex::new(vec![]);
+static LEARNED: Mutex<Vec<(Mode, MslKernel)>> = Mutex::new(vec![]);
 /// Whether texts are compiled when a library is made of them, as by the real Metal, which tells what is wrong with them then.
 pub static EAGER: AtomicBool = AtomicBool::new(false);
 
@@ -174,7 +179,7 @@ pub fn compile(source: &str, entry: &str, math: Math) -> Result<Compiled, String
         Math::Relaxed if ARITHMETIC.load(SeqCst) => Mode::Relaxed,
         _ => plain(),
     };
-    let text = MetalText { source: source.into(), entry: entry.into() };
+    let text = MslKernel { source: source.into(), entry: entry.into() };
     let max_threads = source.split("max_total_threads_per_threadgroup(").nth(1).and_then(|t| t.split(')').next()?.trim().parse().ok());
     let lazy = match LEARNING.load(SeqCst) {
         true => {

@@ -1,8 +1,10 @@
 //! The self-test of `tl doctor` on the Metal backend: every kind of kernel in its dtypes, and the work that shows missing barriers. A fault that is
 //! planted is in its report. The report goes through a bundle's file, and is shown as `tl doctor` does.
 
+use fake_metal::metal::{COUNTS, FAULTS};
 use fake_metal::texts;
 use serde_json::{Value, json};
+use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::Device;
 use tensorlogic::measure::{SelfTestOptions, SelfTestReference, SelfTestReport, self_test};
 use tensorlogic::tuning::Tuning;
@@ -38,9 +40,12 @@ fn shown(device: &Device, report: &SelfTestReport) -> (String, bool) {
 fn the_self_test_passes_and_finds_a_wrong_text() {
     let mut reference = SelfTestReference::default();
     let metal = device();
+    FAULTS.three_orders.store(true, SeqCst);
     let report = self_test(&metal, &SelfTestOptions::default(), &mut reference, &mut |_| {});
-    let count = report.rows.len();
-    println!("{count} rows, {} kernels, {:.0} s", report.kernels.0, report.seconds);
+    FAULTS.three_orders.store(false, SeqCst);
+    let (count, ordered) = (report.rows.len(), COUNTS.ordered_kernels.load(SeqCst));
+    println!("{count} rows, {} kernels, {ordered} of them in three orders of threads, {:.0} s", report.kernels.0, report.seconds);
+    assert!(ordered >= 100, "{ordered} kernels ran in three orders");
     assert_eq!(failed(&report), Vec::<String>::new());
     assert!(count >= 418, "{count} rows");
     let (text, passes) = shown(&metal, &report);
