@@ -483,12 +483,13 @@ impl<'a> Tensors<'a> {
             let message = format!("`{stored}` has shape {}; expected [vocabulary,{width}] ({sizes})", t.shape());
             return Err(TensorError::format("weights", message));
         }
-        match self.settings.size("vocab_size", "vocab_size", 1 << 31)? {
-            Some(n) if n != t.dims()[0] => {
-                Err(self.settings.refuse("vocab_size", "vocab_size", &format!("`{stored}` has shape {}", t.shape())))
+        // Models of images and texts have the size among the text's settings.
+        for key in ["vocab_size", "text_config.vocab_size"] {
+            if self.settings.size("vocab_size", key, 1 << 31)?.is_some_and(|n| n != t.dims()[0]) {
+                return Err(self.settings.refuse("vocab_size", key, &format!("`{stored}` has shape {}", t.shape())));
             }
-            _ => Ok(self.keep("token_embd.weight", self.for_products(t)?)),
         }
+        Ok(self.keep("token_embd.weight", self.for_products(t)?))
     }
 
     /// A linear layer `name.weight` `[out,in]` with `name.bias`. If `bias` is `None`, the bias is loaded if present.

@@ -15,6 +15,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     granite::multipliers(s, &mut d)?;
     common::biases(s, &mut d)?;
     let positions = if s.is_null("position_embedding_type") { None } else { s.text(NONE, "position_embedding_type")? };
+    if positions.is_some_and(|p| !["rope", "nope"].contains(&p)) {
+        return Err(s.refuse(NONE, "position_embedding_type", "it must be rope or nope"));
+    }
     // llama.cpp has this key for it.
     let rotated = if s.is_hub() { positions == Some("rope") } else { s.flag("rope.scaling.finetuned", NONE)?.unwrap_or(true) };
     if !rotated {
