@@ -439,6 +439,17 @@ impl Tuning {
         Ok(table)
     }
 
+    /// What the numbers of a class's table rest on, in a few words, by the table's name; `None` for other names.
+    pub fn basis(&self) -> Option<&'static str> {
+        match self.name.as_str() {
+            "nvidia" => Some("measured on an NVIDIA H100"),
+            "apple" => Some("from published facts, not measured"),
+            "software" => Some("that of NVIDIA GPUs, so that tests execute its kernels"),
+            "generic" => Some("by formula, not measured"),
+            _ => None,
+        }
+    }
+
     /// The table for an adapter that was never measured. The only place that asks whose GPU it is.
     pub fn of_class(class: AdapterClass) -> Tuning {
         match class {

@@ -2,15 +2,20 @@
 
 use serde_json::{Map, Value, json};
 use tensorlogic::Device;
-use tensorlogic::tuning::TuningSource;
+use tensorlogic::tuning::{Tuning, TuningSource};
+
+/// What a report says of the table of a device's class.
+pub fn of_class(table: Option<&Tuning>) -> String {
+    table.and_then(Tuning::basis).map_or("of its class".into(), |basis| format!("of its class ({basis})"))
+}
 
 /// What is known of a device once it is open, and what it cannot do.
 pub fn device_facts(d: &Device) -> Value {
     let source = |s: &TuningSource| match s {
-        TuningSource::Class { .. } => "of its class",
-        TuningSource::Environment(_) => "TL_TUNING",
-        TuningSource::Measured(_) => "measured here",
-        TuningSource::Given => "given by the program",
+        TuningSource::Class { .. } => of_class(d.tuning()),
+        TuningSource::Environment(_) => "TL_TUNING".into(),
+        TuningSource::Measured(_) => "measured here".into(),
+        TuningSource::Given => "given by the program".into(),
     };
     let native = d.native_facts();
     let limits: Map<String, Value> = native.limits.iter().map(|(name, n)| ((*name).into(), json!(n))).collect();
@@ -28,6 +33,8 @@ mod tests {
 
     #[test]
     fn a_device_is_described() {
+        assert_eq!(of_class(Some(&Tuning::apple())), "of its class (from published facts, not measured)");
+        assert_eq!(of_class(None), "of its class");
         let facts = device_facts(&Device::cpu());
         assert_eq!(facts["name"], json!(Device::cpu().name()));
         assert!(facts["stands_in"].is_null() && facts["failed_probes"] == json!([]) && facts["default_float"] == "f32", "{facts}");

@@ -1,5 +1,6 @@
 //! `tl doctor`: what the engine found on this machine, which settings are in force, and what to do about what is wrong.
 
+use crate::device_facts::of_class;
 use crate::output::{self, Failure};
 use crate::{Global, interrupt, model, self_test, table, watch};
 use clap::Args;
@@ -172,9 +173,9 @@ fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
 }
 
 /// Where a device's tuning table comes from.
-fn tuning_source(source: &TuningSource) -> String {
+fn tuning_source(source: &TuningSource, table: &Tuning) -> String {
     match source {
-        TuningSource::Class { .. } => "of its class; `tl tune` measures this machine's".into(),
+        TuningSource::Class { .. } => format!("{}; `tl tune` measures this machine's", of_class(Some(table))),
         TuningSource::Environment(value) => format!("TL_TUNING={value}"),
         TuningSource::Measured(file) => format!("measured here, kept in {}", file.display()),
         TuningSource::Given => "given by the program".into(),
@@ -352,8 +353,8 @@ fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mu
         rows.push(["matrix elements".into(), format!("accessible, {of_lane} per lane: attention keeps its scores in registers")]);
     }
     if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
-        json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });
-        rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source))]);
+        json["tuning"] = json!({ "name": table.name, "source": tuning_source(source, table), "table": table });
+        rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source, table))]);
         if let TuningSource::Class { ignored: Some(why) } = source {
             let what = format!("{name}: the measured tuning table is not used: {why}");
             problem(problems, what, "run `tl tune` again, or delete the file");
