@@ -74,7 +74,7 @@ run() {
 }
 
 if [ -n "$quick" ]; then
-    run "${emulators[0]}" backends::cpu::dot products_bf16 products::block_formats products::products_that maps::runs_of maps::copies maps::casts
+    run "${emulators[0]}" backends::cpu::dot products_bf16 products::block_formats products::products_that rows::softmax maps::runs_of maps::copies maps::casts
     for processor in "${emulators[@]:1}"; do run "$processor" a_processor_has_the_paths; done
     exit
 fi

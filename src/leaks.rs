@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Growth that is not reported unless [`LeakDetector::tolerance`] says otherwise, in bytes.
 const TOLERANCE: usize = 1 << 20;
 /// The op that kept tensors are recorded as.
-const KEPT: &str = "kept by the scope";
+const KEPT_OP: &str = "kept by the scope";
 
 /// Memory that is held, by line.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,10 +147,10 @@ impl Scope {
     fn outlived(self) -> Vec<Holder> {
         for tensor in self.kept.borrow().iter() {
             let buffers = base(tensor).0.stored.get();
-            buffers.into_iter().flatten().for_each(|b| self.backend.label(b, KEPT, tensor.node.at));
+            buffers.into_iter().flatten().for_each(|b| self.backend.label(b, KEPT_OP, tensor.node.at));
         }
         let mut outlived = self.held();
-        outlived.retain(|h| h.op != KEPT);
+        outlived.retain(|h| h.op != KEPT_OP);
         outlived
     }
 }

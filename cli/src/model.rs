@@ -83,7 +83,7 @@ impl ModelArgs {
     pub fn device(&self) -> Result<Device, Failure> {
         match self.devices().count() {
             1 => open_device(&self.device),
-            n => Err(Failure::Usage(format!("--device {}: this command has a model on one device, not on {n}", self.device))),
+            n => Err(Failure::Usage(format!("--device {}: this command supports one device, got {n}", self.device))),
         }
     }
 

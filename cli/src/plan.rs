@@ -26,7 +26,7 @@ Examples:
 pub struct PlanArgs {
     /// Model, as for -m
     name: Option<String>,
-    /// Room for so many tokens per sequence [default: 4096, or the model's maximum if lower]
+    /// Context length in tokens per sequence [default: 4096, or the model's maximum if lower]
     #[arg(short, long)]
     ctx: Option<usize>,
     /// Number of sequences at once

@@ -111,7 +111,7 @@ fn devices_of_a_list_share_the_layers() {
     let (out, _) = check(alone(&line("cpu+cpu+cpu")), Some(0), "", "layers 0-");
     assert_eq!(out, expected);
     check(alone(&line("cpu+nothing")), Some(2), "", "unknown device");
-    check(alone(&format!("plan -m {} --device cpu+cpu", tiny())), Some(2), "", "on one device, not on 2");
+    check(alone(&format!("plan -m {} --device cpu+cpu", tiny())), Some(2), "", "supports one device, got 2");
     check(alone(&line("cpu+cpu+cpu+cpu+cpu+cpu+cpu")), Some(1), "", "6 layers in 7 parts");
 }
 

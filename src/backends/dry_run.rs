@@ -31,14 +31,14 @@ struct Counted {
     pool: Arc<Pool<Nothing>>,
     bytes: usize,
     held: Held,
-    ticket: AllocId,
+    alloc_id: AllocId,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         match self.held {
-            Held::Leased(class) => self.pool.put(Nothing, class, self.bytes, self.ticket),
-            Held::Mapped => self.pool.unmap(self.bytes, self.ticket),
+            Held::Leased(class) => self.pool.put(Nothing, class, self.bytes, self.alloc_id),
+            Held::Mapped => self.pool.unmap(self.bytes, self.alloc_id),
         }
     }
 }
@@ -75,8 +75,8 @@ impl DryRun {
     }
 
     fn lease(&self, bytes: usize) -> TensorResult<CountedBuffer> {
-        let (_, class, ticket) = self.pool.lease(bytes, 0, 0, |_, _| Ok(Some(Nothing)))?;
-        Ok(CountedBuffer(Arc::new(Counted { pool: self.pool.clone(), bytes, held: Held::Leased(class), ticket })))
+        let (_, class, alloc_id) = self.pool.lease(bytes, 0, 0, |_, _| Ok(Some(Nothing)))?;
+        Ok(CountedBuffer(Arc::new(Counted { pool: self.pool.clone(), bytes, held: Held::Leased(class), alloc_id })))
     }
 
     fn own<'a>(&self, buffer: &'a Buffer) -> TensorResult<&'a Counted> {
@@ -102,8 +102,8 @@ impl Backend for DryRun {
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         if self.like.reads_in_place(&bytes) {
-            let (bytes, ticket) = (bytes.len(), self.pool.map(bytes.len()));
-            return Ok(Buffer::Counted(CountedBuffer(Arc::new(Counted { pool: self.pool.clone(), bytes, held: Held::Mapped, ticket }))));
+            let (bytes, alloc_id) = (bytes.len(), self.pool.map(bytes.len()));
+            return Ok(Buffer::Counted(CountedBuffer(Arc::new(Counted { pool: self.pool.clone(), bytes, held: Held::Mapped, alloc_id }))));
         }
         self.alloc(bytes.len())
     }
@@ -169,7 +169,7 @@ impl Backend for DryRun {
     }
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
         if let Buffer::Counted(b) = buffer {
-            self.pool.label(b.0.ticket, op, at);
+            self.pool.label(b.0.alloc_id, op, at);
         }
     }
     fn is_busy(&self) -> bool {

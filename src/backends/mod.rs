@@ -92,7 +92,7 @@ pub enum Bytes {
 }
 
 /// From this size on, a caller's vector becomes the tensor's memory on the CPU; below, a copy into pooled memory costs less.
-pub(crate) const ADOPT: usize = 64 << 10;
+pub(crate) const ADOPT_MIN_BYTES: usize = 64 << 10;
 
 /// A vector seen as bytes.
 #[derive(Clone)]
@@ -108,7 +108,7 @@ impl Bytes {
     /// The bytes of a vector, without a copy where it is large.
     pub fn of_vec<T: crate::dtype::Element>(v: Vec<T>) -> Bytes {
         let len = size_of_val(&v[..]);
-        if len < ADOPT {
+        if len < ADOPT_MIN_BYTES {
             return Bytes::Owned(Arc::new(bytemuck::cast_slice(&v).to_vec()));
         }
         Bytes::Shared(Arc::new(Elements(v)), 0, len)

@@ -117,28 +117,28 @@ impl Recorder {
         }
     }
 
-    pub fn take(&mut self, ticket: AllocId, bytes: usize, in_use: usize, allocated: usize) {
+    pub fn take(&mut self, alloc_id: AllocId, bytes: usize, in_use: usize, allocated: usize) {
         let now = self.start.elapsed();
         self.peak_allocated = self.peak_allocated.max(allocated);
         self.taken += 1;
-        self.live.insert(ticket, Live { bytes, op: "?", at: None, since: now });
+        self.live.insert(alloc_id, Live { bytes, op: "?", at: None, since: now });
         if in_use > self.peak {
             (self.peak, self.peak_after, self.at_peak) = (in_use, now, None);
         }
         self.point(now, in_use);
     }
 
-    pub fn give(&mut self, ticket: AllocId, bytes: usize, in_use_before: usize) {
+    pub fn give(&mut self, alloc_id: AllocId, bytes: usize, in_use_before: usize) {
         let now = self.start.elapsed();
         if in_use_before == self.peak && self.at_peak.is_none() {
             self.at_peak = Some(holders(self.live.values(), self.peak_after));
         }
-        self.given += self.live.remove(&ticket).is_some() as u64;
+        self.given += self.live.remove(&alloc_id).is_some() as u64;
         self.point(now, in_use_before.saturating_sub(bytes));
     }
 
-    pub fn label(&mut self, ticket: AllocId, op: &'static str, at: At) {
-        if let Some(l) = self.live.get_mut(&ticket) {
+    pub fn label(&mut self, alloc_id: AllocId, op: &'static str, at: At) {
+        if let Some(l) = self.live.get_mut(&alloc_id) {
             (l.op, l.at) = (op, Some(at));
         }
     }

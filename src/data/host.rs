@@ -1,7 +1,7 @@
 //! Batches in host memory, the thread that reads them ahead, and the device memory that they go to.
 
 use super::{Field, Part};
-use crate::backends::{ADOPT, Bytes, Elements};
+use crate::backends::{ADOPT_MIN_BYTES, Bytes, Elements};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -55,7 +55,7 @@ macro_rules! values {
             fn lend(&self, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
                 let count = shape.iter().product::<usize>();
                 match self {
-                    $(Values::$variant(v) if count * size_of::<$t>() >= ADOPT => {
+                    $(Values::$variant(v) if count * size_of::<$t>() >= ADOPT_MIN_BYTES => {
                         Tensor::from_bytes(Bytes::Shared(v.clone(), 0, count * size_of::<$t>()), DType::$variant, shape, device)
                     })*
                     _ => self.tensor(shape, device),

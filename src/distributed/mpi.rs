@@ -348,7 +348,7 @@ impl World {
 
     /// Ends every rank. What this one wrote last is given time to pass the launcher: MPICH's ends with the job, read or not.
     fn abort(&self, code: i32) {
-        std::thread::sleep(LAST_WORDS);
+        std::thread::sleep(ABORT_DELAY);
         // SAFETY: the world is alive; the call ends every rank.
         unsafe { (self.calls.abort)(self.constants.world, code) };
     }
@@ -394,7 +394,7 @@ const VALUES: c_int = 1;
 const LAST: c_int = 2;
 const LAST_HELP: Duration = Duration::from_millis(100);
 /// How long before it ends a job a rank waits for what it wrote to be read.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const ABORT_DELAY: Duration = Duration::from_millis(300);
 /// Bytes from which a thread asks for the end of an exchange; smaller ones are done about as soon as one is there.
 const THREAD_BYTES: usize = 256 << 10;
 

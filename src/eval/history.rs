@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Evaluations between two samples.
 const INTERVAL: u64 = 32;
 /// Samples kept; the oldest goes first.
-const KEPT: usize = 16;
+const MAX_SAMPLES: usize = 16;
 
 /// Statistics of a device's evaluator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -105,7 +105,7 @@ impl History {
     #[cold]
     fn take(&mut self, stats: &EvalStats, device: &Device) {
         self.next = stats.evaluations + INTERVAL;
-        if self.samples.len() == KEPT {
+        if self.samples.len() == MAX_SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample::now(*stats, device));

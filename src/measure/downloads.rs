@@ -15,7 +15,7 @@ const BLOCK: usize = 1 << 16;
 /// Values that take turns.
 const VARIANTS: u64 = 2;
 /// Turns of the whole and of single chunks; the middle ratio counts.
-const TURNS: usize = 3;
+const ROUNDS: usize = 3;
 
 /// A download of `bytes`, a multiple of a block's; `None` where the device has no room for them in one tensor.
 pub(super) fn download_work(device: &Device, bytes: usize) -> TensorResult<Option<Work<'static>>> {
@@ -65,9 +65,9 @@ pub(super) fn download(device: &Device, options: &Options, bound: Option<f64>) -
         let seconds = seconds(&whole.1)?;
         Ok([seconds, whole.0 as f64 / seconds / best])
     };
-    let mut turns = (0..TURNS).map(turn).collect::<TensorResult<Vec<_>>>()?;
+    let mut turns = (0..ROUNDS).map(turn).collect::<TensorResult<Vec<_>>>()?;
     turns.sort_by(|a, b| a[1].total_cmp(&b[1]));
-    let [seconds, value] = turns[TURNS / 2];
+    let [seconds, value] = turns[ROUNDS / 2];
     let what = format!("download of {} MiB: of the rate of the best single chunk", whole.0 >> 20);
     Ok(Floor { name: "download", what, seconds, value, unit: "of a chunk", bound: bound.map(|b| (b, true)), verdict: None })
 }

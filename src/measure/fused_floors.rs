@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
 
 /// Turns of both ways: so many runs of each side are compared.
-const TURNS: usize = 3;
+const ROUNDS: usize = 3;
 
 /// A fused operation at a size: the side of its matrices, or elements.
 struct Fused {
@@ -42,7 +42,7 @@ impl Fused {
     fn measure(&self, device: &Device, options: &Options) -> TensorResult<Floor> {
         let op = NAMED.iter().find(|op| op.name == self.operation);
         let op = op.ok_or_else(|| TensorError::Internal(format!("no operation {}", self.operation)))?;
-        let (size, turns) = if options.quick { (op.sizes()[0], 1) } else { (self.size, TURNS) };
+        let (size, turns) = if options.quick { (op.sizes()[0], 1) } else { (self.size, ROUNDS) };
         let x = op.inputs(size, device)?;
         let works = [op.work(&x, false)?, op.work(&x, true)?];
         let mut runs: [Vec<Stats>; 2] = Default::default();

@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 use std::sync::Arc;
 
 /// Turns of both ways; the middle ratio counts.
-const TURNS: usize = 3;
+const ROUNDS: usize = 3;
 
 /// Two ways to the same values.
 struct Gain<'a> {
@@ -34,9 +34,9 @@ impl Gain<'_> {
             let times = measure(device, work, options)?;
             Ok(if self.wall { times.wall.median } else { times.best().median })
         };
-        let mut turns = (0..TURNS).map(|_| Ok([seconds(&self.slow)?, seconds(&self.fast)?])).collect::<TensorResult<Vec<_>>>()?;
+        let mut turns = (0..ROUNDS).map(|_| Ok([seconds(&self.slow)?, seconds(&self.fast)?])).collect::<TensorResult<Vec<_>>>()?;
         turns.sort_by(|a, b| (a[0] / a[1]).total_cmp(&(b[0] / b[1])));
-        let [slow, fast] = turns[TURNS / 2];
+        let [slow, fast] = turns[ROUNDS / 2];
         let bound = self.bound.map(|b| (b, true));
         Ok(Floor { name: self.name, what: self.what, seconds: fast, value: slow / fast, unit: "times", bound, verdict: None })
     }

@@ -113,10 +113,10 @@ fn elementwise(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<R
 /// The sum of what a tensor holds, in f64.
 pub(super) fn total(x: &Tensor) -> TensorResult<f64> {
     // Piece by piece: as f32 it may be larger than what a GPU binds.
-    const PIECE: usize = 16 << 20;
+    const MAX_ELEMENTS: usize = 16 << 20;
     let mut sum = 0.0;
-    for start in (0..x.numel()).step_by(PIECE) {
-        let piece = x.narrow(0, start, PIECE.min(x.numel() - start))?;
+    for start in (0..x.numel()).step_by(MAX_ELEMENTS) {
+        let piece = x.narrow(0, start, MAX_ELEMENTS.min(x.numel() - start))?;
         sum += piece.to_vec()?.iter().map(|v| *v as f64).sum::<f64>();
     }
     Ok(sum)

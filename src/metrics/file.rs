@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at whether a device computes.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two writes.
 const WRITE: Duration = Duration::from_millis(250);
 
@@ -82,7 +82,7 @@ extern "C" fn at_exit() {
 fn observe(watch: &'static Watch) {
     let mut written = Instant::now();
     loop {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         let mut devices = watch.devices.lock().unwrap_or_else(PoisonError::into_inner);
         for w in devices.iter_mut() {
             w.looks += 1;

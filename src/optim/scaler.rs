@@ -7,7 +7,7 @@ use crate::ops::Lit;
 use crate::tensor::Tensor;
 
 /// Good steps after which the scale doubles.
-const PATIENCE: f64 = 2000.0;
+const GROWTH_INTERVAL: f64 = 2000.0;
 
 /// A factor for the loss that halves when gradients overflow and doubles after 2,000 steps without.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl LossScaler {
     /// Takes the decision about the next factor: whether all gradients of this step are finite is known.
     pub(super) fn decide(&mut self, finite: &Tensor) -> TensorResult<()> {
         let good = finite.where_(&self.good.add(Lit(1.0))?, &self.good.zeros_like()?)?;
-        let due = good.ge(Lit(PATIENCE))?;
+        let due = good.ge(Lit(GROWTH_INTERVAL))?;
         let grown = due.where_(&self.scale.mul(Lit(2.0))?, &self.scale)?;
         let halved = self.scale.mul(Lit(0.5))?.clamp(Some(1.0), None)?;
         let skipped = finite.where_(&self.skipped, &self.skipped.add(Lit(1.0))?)?;

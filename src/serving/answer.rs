@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
 /// A request that was taken. Dropping it cancels what is left.
-pub struct Ticket {
+pub struct RequestHandle {
     pub(super) id: RowId,
     pub(super) door: Arc<Mutex<Door>>,
     pub(super) cached: Arc<AtomicUsize>,
@@ -17,7 +17,7 @@ pub struct Ticket {
 
 /// A request that was taken: its events. Dropping it cancels what is left.
 pub struct Answer {
-    pub(super) ticket: Ticket,
+    pub(super) handle: RequestHandle,
     pub(super) events: Receiver<Event>,
     pub(super) done: bool,
 }
@@ -25,7 +25,7 @@ pub struct Answer {
 impl Answer {
     /// Tokens of the prompt that needed no reading; known from the first token on.
     pub fn cached(&self) -> usize {
-        self.ticket.cached()
+        self.handle.cached()
     }
 
     /// Waits for the next event; `None` after the last.
@@ -76,14 +76,14 @@ impl Iterator for Answer {
     }
 }
 
-impl Ticket {
+impl RequestHandle {
     /// Tokens of the prompt that needed no reading; known from the first token on.
     pub fn cached(&self) -> usize {
         self.cached.load(Relaxed)
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestHandle {
     fn drop(&mut self) {
         // The engine knows whether anything is left to cancel.
         let _ = lock(&self.door).sender.send(Message::Cancel(self.id));

@@ -1,6 +1,6 @@
 //! The engine as programs have it: requests in, events out.
 
-use super::answer::{Answer, Ticket};
+use super::answer::{Answer, RequestHandle};
 use super::door::{Door, Message, lock};
 use super::listeners::Listeners;
 use super::options::EngineOptions;
@@ -184,8 +184,8 @@ impl Engine {
     pub fn submit(&self, request: Request) -> Result<Answer, Refusal> {
         let (events, receiver) = channel();
         // Whoever does not listen has dropped the answer, which cancels it.
-        let ticket = self.submit_to(request, move |event| drop(events.send(event)))?;
-        Ok(Answer { ticket, events: receiver, done: false })
+        let handle = self.submit_to(request, move |event| drop(events.send(event)))?;
+        Ok(Answer { handle, events: receiver, done: false })
     }
 
     /// Takes a request whose events go to `listener`, which is called on the engine's thread and must not block. It is dropped behind the last event, and without
@@ -203,12 +203,12 @@ impl Engine {
     /// # let model = models::load(&Weights::open(file, &Device::cpu())?, None)?;
     /// # let engine = Engine::start(model, &Device::cpu(), EngineOptions { rows: 2, context: Some(128), ..Default::default() })?;
     /// let (sender, events) = std::sync::mpsc::channel();
-    /// let ticket = engine.submit_to(Request::new(&[5, 6, 7], 8), move |event| drop(sender.send(event)))?;
+    /// let handle = engine.submit_to(Request::new(&[5, 6, 7], 8), move |event| drop(sender.send(event)))?;
     /// assert_eq!(events.iter().filter(|e| matches!(e, Event::Token(_))).count(), 8);
-    /// drop(ticket); // earlier, this would have cancelled the request
+    /// drop(handle); // earlier, this would have cancelled the request
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn submit_to(&self, request: Request, listener: impl FnMut(Event) + Send + 'static) -> Result<Ticket, Refusal> {
+    pub fn submit_to(&self, request: Request, listener: impl FnMut(Event) + Send + 'static) -> Result<RequestHandle, Refusal> {
         let invalid = |what: String| Err(Refusal::Invalid(TensorError::Value(what)));
         request.sampling.check().map_err(Refusal::Invalid)?;
         if request.prompt.is_empty() {
@@ -265,7 +265,7 @@ impl Engine {
             self.taken.fetch_sub(1, Relaxed);
             return Err(Refusal::Stopped);
         }
-        Ok(Ticket { id, door: self.door.clone(), cached })
+        Ok(RequestHandle { id, door: self.door.clone(), cached })
     }
 }
 

@@ -40,7 +40,7 @@ impl Limited {
         }
         match self.allowed.iter().any(|&word| word != 0) {
             true => Ok(Next::Open),
-            false => Err(TensorError::Value("the constraint allows nothing but an end where the answer must not end".into())),
+            false => Err(TensorError::Value("the grammar allows only the end of the text, but the answer must not end yet".into())),
         }
     }
 

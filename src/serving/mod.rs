@@ -22,7 +22,7 @@ mod stats;
 mod steps;
 mod thread;
 
-pub use answer::{Answer, Ticket};
+pub use answer::{Answer, RequestHandle};
 pub use engine::Engine;
 pub use options::EngineOptions;
 pub use request::{Constraint, Event, FinishReason, LogProbs, Refusal, Request, Sampling, Usage};

@@ -45,11 +45,11 @@ pub(super) enum Owners {
 /// Values in a bucket at most: so few that one is on its way to the host while another is exchanged and a third goes back.
 const BUCKET: usize = 1 << 22;
 /// Exchanges that are under way at a time.
-const AHEAD: usize = 2;
+const MAX_EXCHANGES: usize = 2;
 /// Buckets that wait for the next thread.
-const WAITING: usize = 2;
+const QUEUED_BUCKETS: usize = 2;
 /// How long a copy is asked for without the device being waited for.
-const ASKED: Duration = Duration::from_secs(5);
+const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The buckets of a step.
 pub(super) struct Buckets {
@@ -136,8 +136,8 @@ impl UnderWay {
     pub fn begin(buckets: Buckets, device: Device, returned: bool, memory: Vec<Vec<f32>>) -> TensorResult<UnderWay> {
         let buckets = Arc::new(buckets);
         let (arriving, downloads) = channel();
-        let (to_exchange, here) = sync_channel(WAITING);
-        let (to_device, sums) = sync_channel(WAITING);
+        let (to_exchange, here) = sync_channel(QUEUED_BUCKETS);
+        let (to_device, sums) = sync_channel(QUEUED_BUCKETS);
         let arrived = thread("tl-download", move || arrive(&downloads, &to_exchange))?;
         let plan = buckets.clone();
         let exchanged = thread("tl-sums", move || Exchanges::new(&plan, memory).run(&here, &to_device))?;
@@ -197,7 +197,7 @@ fn arrive(downloads: &Receiver<(usize, Download)>, here: &SyncSender<(usize, Vec
     let (mut stages, mut result) = (Stages::default(), Ok(()));
     for (at, download) in downloads {
         let asked = Instant::now();
-        while !download.is_ready() && asked.elapsed() < ASKED {
+        while !download.is_ready() && asked.elapsed() < POLL_TIMEOUT {
             std::thread::sleep(Duration::from_micros(50));
         }
         stages.note(Stage::Wait, asked.elapsed());
@@ -251,7 +251,7 @@ impl<'a> Exchanges<'a> {
             // What this rank does not have after an error; then no sum is used.
             let values = next.take_if(|n| n.0 == at).map_or_else(|| vec![0.0; self.plan.buckets[at].range.len()], |n| n.1);
             self.begin(at, values)?;
-            while self.under_way.len() > AHEAD {
+            while self.under_way.len() > MAX_EXCHANGES {
                 self.end(sums)?;
             }
         }

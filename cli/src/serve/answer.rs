@@ -10,7 +10,7 @@ use super::stops::{Found, Stops};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use tensorlogic::serving::{Event, FinishReason, LogProbs, Ticket};
+use tensorlogic::serving::{Event, FinishReason, LogProbs, RequestHandle};
 use tensorlogic::text::{AnswerPart, AnswerReader, Tokenizer};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -92,7 +92,7 @@ pub struct Usage {
 /// One answer.
 struct Row {
     /// Dropped when nothing more is wanted.
-    ticket: Option<Ticket>,
+    handle: Option<RequestHandle>,
     reader: AnswerReader<Arc<Tokenizer>>,
     stops: Stops,
     /// Calls so far.
@@ -179,9 +179,9 @@ impl Running {
             for k in 0..ask.n {
                 let (sender, index) = (sender.clone(), rows.len());
                 let listener = move |event| drop(sender.send((index, event, Instant::now())));
-                let ticket = Some(host.engine()?.submit_to(ask.request(prompt, k, client), listener)?);
+                let handle = Some(host.engine()?.submit_to(ask.request(prompt, k, client), listener)?);
                 let reader = ask.reader(host, prompt)?;
-                rows.push(Row { ticket, reader, stops: Stops::new(ask.stops.clone()), calls: 0, last: None, next: None, scores: vec![] });
+                rows.push(Row { handle, reader, stops: Stops::new(ask.stops.clone()), calls: 0, last: None, next: None, scores: vec![] });
             }
         }
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
@@ -232,7 +232,7 @@ impl Running {
     fn take(&mut self, index: usize, event: Event, at: Instant) -> Result<Option<Piece>, ApiError> {
         let row = &mut self.rows[index];
         // Behind its end: tokens that were under way when it was cancelled.
-        if row.ticket.is_none() {
+        if row.handle.is_none() {
             return Ok(None);
         }
         // A vocabulary may be padded by rows that are no tokens.
@@ -271,7 +271,7 @@ impl Running {
         }
         piece.scores = std::mem::take(&mut row.scores);
         let Some(finish) = &piece.finish else { return Ok(Some(piece)) };
-        let cached = row.ticket.take().map_or(0, |t| t.cached());
+        let cached = row.handle.take().map_or(0, |t| t.cached());
         // A prompt counts once, however many answers it has.
         if index.is_multiple_of(self.each) {
             self.usage.cached += cached;

@@ -6,9 +6,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 /// How often it is looked.
-pub const LOOK: Duration = Duration::from_millis(100);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Times that something is sent to a client that sends no more, one behind the other; its system's answer takes a moment.
-const ASKED: u32 = 3;
+const MAX_PROBES: u32 = 3;
 /// How long there is silence after that.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long an answer may go on where nothing can be sent before it.
@@ -41,7 +41,7 @@ pub struct Asking {
 impl Asking {
     /// Whether it is time.
     fn is_due(&mut self) -> bool {
-        let wait = if self.times < ASKED { Duration::ZERO } else { SILENCE };
+        let wait = if self.times < MAX_PROBES { Duration::ZERO } else { SILENCE };
         let due = self.last.is_none_or(|last| last.elapsed() >= wait);
         if due {
             (self.times, self.last) = (self.times + 1, Some(Instant::now()));
@@ -106,7 +106,7 @@ impl Peer {
     pub async fn gone(self, interim: bool) {
         let (mut asking, mut since) = (Asking::default(), None);
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             match self.state() {
                 State::Here => {}
                 State::Gone => return,

@@ -2,7 +2,7 @@
 
 use super::answer::{Piece, Running, Usage, Whole};
 use super::error::ApiError;
-use super::peer::{Asking, LOOK, Peer};
+use super::peer::{Asking, POLL_INTERVAL, Peer};
 use hyper::body::{Body, Bytes, Frame};
 use serde_json::Value;
 use std::convert::Infallible;
@@ -58,7 +58,7 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(running: Running, form: Box<dyn Form>, peer: Peer) -> Stream {
-        let (ping, look) = (Box::pin(sleep(PING)), Box::pin(sleep(LOOK)));
+        let (ping, look) = (Box::pin(sleep(PING)), Box::pin(sleep(POLL_INTERVAL)));
         Stream { running, form, begun: false, done: false, ping, peer, asking: Asking::default(), look }
     }
 
@@ -66,7 +66,7 @@ impl Stream {
     fn pings(&mut self, cx: &mut Context<'_>) -> bool {
         let mut asks = false;
         while self.look.as_mut().poll(cx).is_ready() {
-            self.look.as_mut().reset(Instant::now() + LOOK);
+            self.look.as_mut().reset(Instant::now() + POLL_INTERVAL);
             asks |= self.peer.should_be_asked(&mut self.asking);
         }
         asks || self.ping.as_mut().poll(cx).is_ready()

@@ -51,7 +51,7 @@ pub fn compare_means(ranks: &Ranks, device: &Device, global: Global) -> Result<(
     if let (Some(&(rank, at)), false) = (differ.first(), global.quiet) {
         let what = ["another version of tl", "another device or driver", "another tuning table"][at];
         let m = format!("rank {rank} computes with {what} than rank 0");
-        output::note(&format!("tl: {m}: another number of ranks would make other bits, and a save ends the run where parameters differ"));
+        output::note(&format!("tl: {m}: results depend on the number of ranks, and saving fails if the parameters of ranks differ"));
     }
     Ok(())
 }

@@ -103,17 +103,17 @@ impl HostPool {
 
     /// A buffer of `bytes` with arbitrary content.
     pub(crate) fn alloc(self: &Arc<HostPool>, bytes: usize) -> TensorResult<CpuBuffer> {
-        let (block, class, ticket) = self.lease(bytes, 0, 0, |class, _| Ok(HostBlock::new(class.bytes)))?;
+        let (block, class, alloc_id) = self.lease(bytes, 0, 0, |class, _| Ok(HostBlock::new(class.bytes)))?;
         let held = Held::Owned(Some(block), class);
         let ptr = if let Held::Owned(Some(b), _) = &held { b.ptr() } else { std::ptr::null_mut() };
-        Ok(CpuBuffer(Arc::new(HostMemory { ptr, len: bytes, held, pool: self.clone(), ticket })))
+        Ok(CpuBuffer(Arc::new(HostMemory { ptr, len: bytes, held, pool: self.clone(), alloc_id })))
     }
 
     /// A buffer that reads `len` bytes of `owner` from `start` in place.
     pub(crate) fn share(self: &Arc<HostPool>, owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>, start: usize, len: usize) -> CpuBuffer {
         let ptr = owner[start..start + len].as_ptr().cast_mut();
-        let ticket = self.map(len);
-        CpuBuffer(Arc::new(HostMemory { ptr, len, held: Held::Shared(owner), pool: self.clone(), ticket }))
+        let alloc_id = self.map(len);
+        CpuBuffer(Arc::new(HostMemory { ptr, len, held: Held::Shared(owner), pool: self.clone(), alloc_id }))
     }
 }
 
@@ -147,7 +147,7 @@ struct HostMemory {
     len: usize,
     held: Held,
     pool: Arc<HostPool>,
-    ticket: AllocId,
+    alloc_id: AllocId,
 }
 
 // SAFETY: the memory is owned or kept alive by `held`; one plan runs at a time and decides who writes where.
@@ -160,10 +160,10 @@ impl Drop for HostMemory {
         match &mut self.held {
             Held::Owned(block, class) => {
                 if let Some(block) = block.take() {
-                    self.pool.put(block, *class, self.len, self.ticket);
+                    self.pool.put(block, *class, self.len, self.alloc_id);
                 }
             }
-            Held::Shared(_) => self.pool.unmap(self.len, self.ticket),
+            Held::Shared(_) => self.pool.unmap(self.len, self.alloc_id),
         }
     }
 }
@@ -196,10 +196,10 @@ impl CpuBuffer {
     /// Tells a memory recording what the buffer is for.
     #[allow(dead_code)] // without a GPU nobody else holds host memory
     pub(crate) fn label(&self, op: &'static str, at: At) {
-        self.0.pool.label(self.0.ticket, op, at);
+        self.0.pool.label(self.0.alloc_id, op, at);
     }
-    pub(crate) fn ticket(&self) -> AllocId {
-        self.0.ticket
+    pub(crate) fn alloc_id(&self) -> AllocId {
+        self.0.alloc_id
     }
     /// Whether the memory is the pool's own rather than a file's or the caller's.
     pub fn writable(&self) -> bool {

@@ -119,7 +119,7 @@ impl CpuBackend {
         if self.pool.recording() {
             for (n, slot) in slots.iter().enumerate() {
                 if let Some(step) = plan.slot_writer(n) {
-                    self.pool.label(slot.ticket(), step.name, step.at);
+                    self.pool.label(slot.alloc_id(), step.name, step.at);
                 }
             }
         }
@@ -275,7 +275,7 @@ impl Backend for CpuBackend {
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
         #[allow(irrefutable_let_patterns)]
         if let Buffer::Cpu(b) = buffer {
-            self.pool.label(b.ticket(), op, at);
+            self.pool.label(b.alloc_id(), op, at);
         }
     }
     fn submits(&self) -> u64 {

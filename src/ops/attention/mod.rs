@@ -55,13 +55,13 @@ pub struct AttentionKernel {
 }
 
 /// Queries that are taken together.
-const QUERIES: usize = 32;
+const QUERY_BLOCK: usize = 32;
 /// Keys that are taken together.
-const KEYS: usize = 256;
+const KEY_BLOCK: usize = 256;
 /// Queries of one key head up to which keys are streamed past them, split among threads along the keys.
 const STREAM_MAX_QUERIES: usize = 16;
 /// Keys of a thread's share then.
-const CHUNK: usize = 64;
+const STREAM_KEYS: usize = 64;
 
 /// What the operands' shapes and the parameters say.
 #[derive(Clone, Copy)]
@@ -152,13 +152,13 @@ impl AttentionKernel {
 
     /// Blocks of queries against blocks of keys, with the softmax corrected as larger scores come.
     fn blocks<T: Real>(&self, task: &dyn Task, z: &AttentionSizes) {
-        let blocks = z.t.div_ceil(QUERIES);
+        let blocks = z.t.div_ceil(QUERY_BLOCK);
         let range = share(z.batch * z.heads * blocks, 1, task.thread(), task.threads());
         if range.is_empty() {
             return;
         }
-        let rows = QUERIES.min(z.t);
-        let keys = KEYS.min(z.s.max(1));
+        let rows = QUERY_BLOCK.min(z.t);
+        let keys = KEY_BLOCK.min(z.s.max(1));
         let queries = values::<T>(task, rows * z.d);
         let scores = values::<T>(task, rows * keys);
         let sums = values::<T>(task, rows * z.dv);
@@ -167,13 +167,13 @@ impl AttentionKernel {
         let (key_memory, value_memory) = (strided::<T>(task, 1), strided::<T>(task, 2));
         let keep = Keep::of(self.dropout, task);
         let pages = self.pages(task);
-        let step = if self.paged { PAGE } else { KEYS };
-        let mut state = [(T::LOWEST, T::ZERO); QUERIES];
+        let step = if self.paged { PAGE } else { KEY_BLOCK };
+        let mut state = [(T::LOWEST, T::ZERO); QUERY_BLOCK];
         for item in range {
             let (head, block) = (item / blocks, item % blocks);
             let (batch, kv) = (head / z.heads, head % z.heads / z.sharing);
             let z = &z.of_text(batch, pages.as_ref());
-            let (t0, n) = (block * QUERIES, QUERIES.min(z.t - block * QUERIES));
+            let (t0, n) = (block * QUERY_BLOCK, QUERY_BLOCK.min(z.t - block * QUERY_BLOCK));
             task.load(0, (head * z.t + t0) * z.d, T::slice_mut(&mut queries[..n * z.d]));
             let (first, end) = (z.seen(t0).start, z.seen(t0 + n - 1).end);
             state[..n].fill((T::LOWEST, T::ZERO));
@@ -248,7 +248,7 @@ impl AttentionKernel {
     fn stream(&self, task: &dyn Task, z: &AttentionSizes) {
         let n = z.sharing * z.t;
         let pages = self.pages(task);
-        let chunks_of = |z: &AttentionSizes| (z.seen(0).start / CHUNK, z.seen(z.t - 1).end.div_ceil(CHUNK));
+        let chunks_of = |z: &AttentionSizes| (z.seen(0).start / STREAM_KEYS, z.seen(z.t - 1).end.div_ceil(STREAM_KEYS));
         let count = |(first, end): (usize, usize)| end.saturating_sub(first);
         let texts = if self.paged { z.batch } else { 1 };
         let chunks = (0..texts).map(|b| count(chunks_of(&z.of_text(b, pages.as_ref())))).max().unwrap_or(0).max(1);
@@ -256,9 +256,9 @@ impl AttentionKernel {
         let size = z.dv + 2;
         let partials = task.shared(z.batch * z.kv_heads * chunks * n * size * 4).cast::<f32>();
         let queries = values::<f32>(task, n * z.d);
-        let scores = values::<f32>(task, n * CHUNK);
-        let (key_room, value_room) = (values::<f32>(task, CHUNK * z.d), values::<f32>(task, CHUNK * z.dv));
-        let masks = values::<f32>(task, if self.mask { CHUNK } else { 0 });
+        let scores = values::<f32>(task, n * STREAM_KEYS);
+        let (key_room, value_room) = (values::<f32>(task, STREAM_KEYS * z.d), values::<f32>(task, STREAM_KEYS * z.dv));
+        let masks = values::<f32>(task, if self.mask { STREAM_KEYS } else { 0 });
         let (key_memory, value_memory) = (rows(task, 1), rows(task, 2));
         let items = z.batch * z.kv_heads * chunks;
         // Of texts of several lengths some have no such chunk: threads take turns.
@@ -270,9 +270,9 @@ impl AttentionKernel {
             let (kv, chunk) = (item / chunks, item % chunks);
             let (batch, kv_head) = (kv / z.kv_heads, kv % z.kv_heads);
             let z = &z.of_text(batch, pages.as_ref());
-            let from = (chunks_of(z).0 + chunk) * CHUNK;
+            let from = (chunks_of(z).0 + chunk) * STREAM_KEYS;
             let (page, row) = place(pages.as_ref(), batch, from);
-            let len = CHUNK.min(z.valid.saturating_sub(from));
+            let len = STREAM_KEYS.min(z.valid.saturating_sub(from));
             let head = batch * z.heads + kv_head * z.sharing;
             task.load(0, head * z.t * z.d, f32::slice_mut(queries));
             // SAFETY: there is room for every item's partial results, and each is written by one thread.
@@ -482,7 +482,7 @@ impl AttentionOptions {
 }
 
 /// Queries from which on what is attended to is in memory, not computed where it is read.
-const STORED: usize = 32;
+const MATERIALIZE_MIN_QUERIES: usize = 32;
 
 /// Scaled dot-product attention.
 struct Attention(AttentionKernel);
@@ -511,7 +511,7 @@ impl Op for Attention {
     }
     /// Matrices take many queries in f16 from memory only.
     fn materialize_input(&self, _: usize, inputs: &[Meta]) -> bool {
-        inputs[0].dtype == DType::F16 && inputs[0].shape[2] >= STORED
+        inputs[0].dtype == DType::F16 && inputs[0].shape[2] >= MATERIALIZE_MIN_QUERIES
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         // A mask's gradient has as many elements as there are scores: then they may be stored. So has the slope of capped ones.
@@ -687,7 +687,12 @@ impl Tensor {
             metas.push(Meta { dtype: wide, shape: Shape::of(&[qs[0], qs[1], qs[2]]) });
         }
         // Kernels with dropout have no form for matrix units, and products of stored weights have.
-        if kernel.dropout > 0.0 && !kernel.mask && dtype == DType::F16 && qs[2] >= STORED && self.device().backend().matrices() {
+        if kernel.dropout > 0.0
+            && !kernel.mask
+            && dtype == DType::F16
+            && qs[2] >= MATERIALIZE_MIN_QUERIES
+            && self.device().backend().matrices()
+        {
             return Ok(vec![kernel.with_stored_weights(&inputs, &params, at)?]);
         }
         Tensor::op(Arc::new(Attention(kernel)), inputs, params, metas, at)

@@ -49,13 +49,13 @@ static EXPERT_MATMUL_COOP: Template =
 const SUBGROUPS: u32 = 4;
 /// Pairs that are multiplied at a time, from so many for each expert on. Each time an expert's weights are unpacked again, so that all of its pairs are
 /// multiplied at once where they fit: one expert's last workgroup may be what all wait for.
-const HEIGHTS: [(u32, usize); 2] = [(64, 16), (32, 0)];
+const TILE_PAIRS: [(u32, usize); 2] = [(64, 16), (32, 0)];
 /// Rows of weights of a workgroup.
-const WIDTHS: [u32; 2] = [128, 64];
+const TILE_ROWS: [u32; 2] = [128, 64];
 /// Columns of a step at least; some formats have items across twice as many.
 const MIN_STEP: u32 = 64;
 /// Fours of experts that a thread reads at once while pairs are looked for.
-const TURNS: u32 = 2;
+const VEC4_READS: u32 = 2;
 /// With more pairs than these in the list, they are multiplied before others are looked for.
 const FULL_LIST: u32 = 512;
 
@@ -78,8 +78,8 @@ impl ExpertTile {
         let (edge, workgroup) = (adapter.coop, SUBGROUPS * adapter.subgroup);
         let step = MIN_STEP.next_multiple_of(4 * weights.span * weights.strips);
         let items = step / (4 * weights.quads);
-        let heights = HEIGHTS.iter().filter(|h| pairs >= h.1).map(|h| h.0);
-        let tiles = heights.flat_map(|height| WIDTHS.map(|width| ExpertTile { height, width, step, items, workgroup }));
+        let heights = TILE_PAIRS.iter().filter(|h| pairs >= h.1).map(|h| h.0);
+        let tiles = heights.flat_map(|height| TILE_ROWS.map(|width| ExpertTile { height, width, step, items, workgroup }));
         tiles.into_iter().find(|t| {
             let whole = t.height % edge == 0 && t.width % (SUBGROUPS * edge) == 0 && step % edge == 0;
             let shared = (t.height * step / 8) % workgroup == 0 && (t.width * items) % workgroup == 0;
@@ -91,7 +91,7 @@ impl ExpertTile {
 
     /// Pairs that are looked through at a time.
     fn segment(&self) -> u32 {
-        4 * TURNS * self.workgroup
+        4 * VEC4_READS * self.workgroup
     }
 
     /// Pairs for which the list has room.
@@ -114,7 +114,7 @@ impl ExpertTile {
             ("FRAGMENTS_N", self.width / SUBGROUPS / edge),
             ("STRIP_FRAGMENTS", 1),
             ("STEPS", self.step / edge),
-            ("TURNS", TURNS),
+            ("VEC4_READS", VEC4_READS),
             ("SEGMENT", self.segment()),
             ("LIST", self.list()),
             ("EDGE", edge),

@@ -90,7 +90,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
   let wn = sub * (FRAGMENTS_N * EDGE);
   var acc: array<coop_mat${EDGE}x${EDGE}<f32, C>, FRAGMENTS_M * FRAGMENTS_N>;
-  var ids: array<vec4<u32>, TURNS>;
+  var ids: array<vec4<u32>, VEC4_READS>;
   var row_a: array<u32, LOADS_A>;
   var row_b: array<u32, LOADS_B>;
   var next_a: array<vec4<u32>, LOADS_A>;
@@ -114,9 +114,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var found = 0u;
     while (base < p.pairs && found <= LIST - SEGMENT) {
 #unroll UNROLL
-      for (var t = 0u; t < TURNS; t++) { ids[t] = experts_of(base + 4u * (lid + t * WORKGROUP)); }
+      for (var t = 0u; t < VEC4_READS; t++) { ids[t] = experts_of(base + 4u * (lid + t * WORKGROUP)); }
 #unroll UNROLL
-      for (var t = 0u; t < TURNS; t++) {
+      for (var t = 0u; t < VEC4_READS; t++) {
 #unroll UNROLL
         for (var e = 0u; e < 4u; e++) {
           // A negative i32 is a large u32.

@@ -63,7 +63,7 @@ pub struct LinearScanKernel {
 }
 
 /// The buffers of one thread: rows of the state, and what a token brings.
-struct Room<'r> {
+struct ScanBuffers<'r> {
     state: &'r mut [f32],
     q: &'r mut [f32],
     k: &'r mut [f32],
@@ -74,7 +74,7 @@ struct Room<'r> {
 
 impl LinearScanKernel {
     /// One token of one head, for some columns: v becomes what is written, y what is read.
-    fn step(self, r: &mut Room<'_>, beta: f32) {
+    fn step(self, r: &mut ScanBuffers<'_>, beta: f32) {
         let width = r.v.len();
         let decay = |n: usize| r.decay[if self.by_row { n } else { 0 }];
         if self.delta {
@@ -122,21 +122,21 @@ impl Kernel for LinearScanKernel {
             for (n, row) in state.chunks_exact_mut(width).enumerate() {
                 task.load(4, at(n), f32::slice_mut(row));
             }
-            let mut room = Room { state, q, k, decay, v: &mut v[..width], y: &mut y[..width] };
+            let mut buffers = ScanBuffers { state, q, k, decay, v: &mut v[..width], y: &mut y[..width] };
             for t in b * z.tokens..(b + 1) * z.tokens {
                 let (key, value) = ((t * z.key_heads + key_head) * z.rows, t * z.heads + h);
-                task.load(0, key, f32::slice_mut(room.q));
-                task.load(1, key, f32::slice_mut(room.k));
-                task.load(2, value * z.columns + first, f32::slice_mut(room.v));
-                task.load(3, value * decays, f32::slice_mut(room.decay));
+                task.load(0, key, f32::slice_mut(buffers.q));
+                task.load(1, key, f32::slice_mut(buffers.k));
+                task.load(2, value * z.columns + first, f32::slice_mut(buffers.v));
+                task.load(3, value * decays, f32::slice_mut(buffers.decay));
                 let mut beta = [1.0f32];
                 if self.delta {
                     task.load(5, value, f32::slice_mut(&mut beta));
                 }
-                self.step(&mut room, beta[0]);
-                task.store(0, value * z.columns + first, f32::slice_mut(room.y));
+                self.step(&mut buffers, beta[0]);
+                task.store(0, value * z.columns + first, f32::slice_mut(buffers.y));
             }
-            for (n, row) in room.state.chunks_exact_mut(width).enumerate() {
+            for (n, row) in buffers.state.chunks_exact_mut(width).enumerate() {
                 task.store(1, at(n), f32::slice_mut(row));
             }
         }

@@ -13,7 +13,7 @@ const TEMPLATES: [&str; 3] = ["metal", "ops", "shader"];
 
 /// Files that replace what is no kernel's text, or are the engine, with the reason.
 const REPLACING: [(&str, &str); 4] = [
-    ("backends/codegen/metal_bodies.rs", "a body in Metal's language takes the place of the translated one"),
+    ("backends/codegen/msl_bodies.rs", "a body in Metal's language takes the place of the translated one"),
     ("shader/template.rs", "the template engine writes a loop out"),
     ("backends/gpu/driver.rs", "a cell gets another value"),
     ("backends/gpu/defragment.rs", "a value gets another buffer"),

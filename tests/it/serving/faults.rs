@@ -24,7 +24,7 @@ fn a_listener_that_panics_ends_its_own_request() {
             tokens += usize::from(!ends);
             assert!(!(tokens == panics_at && (ends || panics_at < 20)), "as the test wants it");
         };
-        let _ticket = engine.submit_to(request(7), listener).unwrap();
+        let _handle = engine.submit_to(request(7), listener).unwrap();
         let heard: Vec<String> = events.iter().collect();
         let last = heard.last().unwrap();
         assert!(heard.len() == panics_at + 1 && last.contains(if panics_at < 20 { "panicked" } else { "Finished" }), "{heard:?}");

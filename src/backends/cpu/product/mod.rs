@@ -12,8 +12,8 @@ use super::path::{Path, current};
 use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
-use pack::{Panels, Side, TOGETHER};
-use tile::{Columns, GAP, Later, MAX_K_STEPS, Stored, TALL, Tile, floats, pairs};
+use pack::{MAX_PANELS, Panels, Side};
+use tile::{Columns, Later, MAX_K_STEPS, MAX_TILE_ROWS, ROW_PADDING, Stored, Tile, floats, pairs};
 
 /// Bytes of rows that are packed together: with a panel they stay in the L2 cache.
 const PACKED_ROWS_BYTES: usize = 384 << 10;
@@ -135,7 +135,7 @@ impl Product<'_> {
         let width = if self.columns.rows <= 16 { 16 } else { 32 };
         let panels = self.columns.rows.div_ceil(width);
         let chunk = (PACKED_PANELS_BYTES / (4 * steps * width)).clamp(1, panels);
-        let height = (PACKED_ROWS_BYTES / (4 * steps.min(MAX_K_STEPS)) / TALL).max(1) * TALL;
+        let height = (PACKED_ROWS_BYTES / (4 * steps.min(MAX_K_STEPS)) / MAX_TILE_ROWS).max(1) * MAX_TILE_ROWS;
         // Whole products for each thread; or columns for each, packed for itself, where rows cost little; or common panels for all.
         let (thread, threads) = (task.thread(), task.threads());
         let apart = s.batch >= threads && s.batch > 1;
@@ -147,7 +147,7 @@ impl Product<'_> {
         let columns = if own_columns { share(panels, 1, thread, threads) } else { 0..panels };
         let (thread, threads) = if alone { (0, 1) } else { (thread, threads) };
         // Blocks of about one size, whole blocks for each thread.
-        let (blocks, most) = (self.rows.rows.div_ceil(height).next_multiple_of(threads), self.rows.rows.div_ceil(TALL / 2));
+        let (blocks, most) = (self.rows.rows.div_ceil(height).next_multiple_of(threads), self.rows.rows.div_ceil(MAX_TILE_ROWS / 2));
         let blocks = blocks.min(most);
         let height = self.rows.rows.div_ceil(blocks);
         let run = (STORE_COLUMNS / width / if self.transposed { 4 } else { 1 }).min(panels);
@@ -161,7 +161,7 @@ impl Product<'_> {
         let depth = steps.div_ceil(steps.div_ceil(MAX_K_STEPS)).next_multiple_of(256).min(MAX_K_STEPS);
         let parts = steps.div_ceil(depth);
         let mut own = Own {
-            rows: values::<f32>(task, height * (depth + GAP) * if parts <= KEPT_K_PARTS { parts } else { 1 }).as_mut_ptr(),
+            rows: values::<f32>(task, height * (depth + ROW_PADDING) * if parts <= KEPT_K_PARTS { parts } else { 1 }).as_mut_ptr(),
             holds: None,
             results: values::<f32>(task, if self.direct(parts).is_some() { 0 } else { area }).as_mut_ptr(),
             tiles: values::<f32>(task, if self.transposed { area } else { 0 }).as_mut_ptr(),
@@ -173,7 +173,7 @@ impl Product<'_> {
             for c0 in columns.clone().step_by(chunk) {
                 let c = chunk.min(columns.end - c0);
                 // Where panels are common, small groups make even shares.
-                let together = if alone { TOGETHER } else { TOGETHER / 4 };
+                let together = if alone { MAX_PANELS } else { MAX_PANELS / 4 };
                 for p in share(c, together, thread, threads).step_by(together) {
                     let first = (c0 + p) * width;
                     let count = (together.min(c - p) * width).min(self.columns.rows - first);
@@ -224,7 +224,7 @@ impl Product<'_> {
         let direct = self.direct(parts);
         let to = direct.map_or(Direct { at: own.results.cast(), stored: Stored::F32, row: n }, |d| d.from(begin));
         // What the next block is packed from comes from memory meanwhile, a little with each tile.
-        let groups = height.div_ceil(TALL);
+        let groups = height.div_ceil(MAX_TILE_ROWS);
         let (later, bytes) = self.rows.rows_in_order(batch, first + height).unwrap_or((packed.cast(), 0));
         let each = (bytes * height).div_ceil(steps * groups * panels);
         // SAFETY: rows, panels and results have room for the block, and the result's block belongs to this thread.
@@ -235,7 +235,7 @@ impl Product<'_> {
                 let (rows, row) = match self.rows.rows_in_place(self.pairs, batch, first) {
                     Some((rows, row)) => (rows.add(from), row),
                     None => {
-                        let (row, keep) = (depth + GAP, parts <= KEPT_K_PARTS);
+                        let (row, keep) = (depth + ROW_PADDING, parts <= KEPT_K_PARTS);
                         let (rows, key) =
                             if keep { (own.rows.add(part * height * row), (batch, first, 0)) } else { (own.rows, (batch, first, part)) };
                         if own.holds != Some(key) {

@@ -1,6 +1,6 @@
 //! Products whose columns stay in a core's own cache: tiles read them as they lie, and threads do not meet.
 
-use super::tile::{Columns, GAP, Later, Stored, TALL, Tile, floats};
+use super::tile::{Columns, Later, MAX_TILE_ROWS, ROW_PADDING, Stored, Tile, floats};
 use super::{Direct, Product};
 use crate::backends::cpu::operand::values;
 use crate::backends::cpu::share;
@@ -18,7 +18,7 @@ const PANEL_COLUMNS: usize = 32;
 /// Rows of about one size, at most as many as the tallest tile has.
 fn groups(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let (first, count) = (rows.start, rows.len());
-    let groups = count.div_ceil(TALL);
+    let groups = count.div_ceil(MAX_TILE_ROWS);
     (0..groups).map(move |g| first + count * g / groups..first + count * (g + 1) / groups)
 }
 
@@ -61,12 +61,12 @@ impl Product<'_> {
     unsafe fn columns_in_place(&self, steps: usize) {
         let (s, all) = (self.s, self.columns.rows);
         let panels = all.div_ceil(PANEL_COLUMNS);
-        let by_rows = self.rows.rows >= 2 * TALL * self.task.threads() || panels < self.task.threads();
+        let by_rows = self.rows.rows >= 2 * MAX_TILE_ROWS * self.task.threads() || panels < self.task.threads();
         let [batches, rows, panels] = self.shares(by_rows, panels);
         let (n0, n) = (panels.start * PANEL_COLUMNS, all.min(panels.end * PANEL_COLUMNS).saturating_sub(panels.start * PANEL_COLUMNS));
-        let row = steps + GAP;
-        let buffer = values::<f32>(self.task, TALL * row).as_mut_ptr();
-        let results = values::<f32>(self.task, if self.direct.is_some() { 0 } else { TALL * n }).as_mut_ptr();
+        let row = steps + ROW_PADDING;
+        let buffer = values::<f32>(self.task, MAX_TILE_ROWS * row).as_mut_ptr();
+        let results = values::<f32>(self.task, if self.direct.is_some() { 0 } else { MAX_TILE_ROWS * n }).as_mut_ptr();
         for batch in batches {
             for rows in groups(rows.clone()) {
                 let begin = (batch * s.m + rows.start) * s.n + n0;

@@ -1,6 +1,6 @@
 //! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
 
-use super::tile::{GAP, InPlace, MAX_K_STEPS, Stored};
+use super::tile::{InPlace, MAX_K_STEPS, ROW_PADDING, Stored};
 use crate::backends::cpu::operand::stored;
 use crate::backends::cpu::span::to_bf16;
 use crate::backends::cpu::{dot, path, transpose};
@@ -11,7 +11,7 @@ use core::arch::x86_64::*;
 /// Rows that are packed together before they are transposed.
 pub(super) const TRANSPOSED_ROWS: usize = 16;
 /// The most panels that are packed together: their lines of the operand lie side by side, in the same pages.
-pub(super) const TOGETHER: usize = 16;
+pub(super) const MAX_PANELS: usize = 16;
 
 /// One operand: `[batch, rows, k]`.
 pub(super) struct Side<'a> {
@@ -118,7 +118,7 @@ impl<'a> Side<'a> {
 
     /// Numbers that the buffer of `pack_panels` must hold.
     pub(super) fn buffer(&self) -> usize {
-        TRANSPOSED_ROWS * (MAX_K_STEPS + GAP)
+        TRANSPOSED_ROWS * (MAX_K_STEPS + ROW_PADDING)
     }
 
     /// Where the rows from `first` on begin, and the bytes of one, where they follow each other in memory.
@@ -198,7 +198,7 @@ impl<'a> Side<'a> {
     }
 
     /// Panels of columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all steps. `buffer` holds
-    /// [`TRANSPOSED_ROWS`] rows of `MAX_K_STEPS + GAP`.
+    /// [`TRANSPOSED_ROWS`] rows of `MAX_K_STEPS + ROW_PADDING`.
     ///
     /// # Safety
     /// `out` has room for the panels; the operand lies within its buffer; the processor has AVX-512.
@@ -225,7 +225,7 @@ impl<'a> Side<'a> {
                     }
                     _ => {
                         for r in (0..count).step_by(TRANSPOSED_ROWS) {
-                            let (rows, row) = (TRANSPOSED_ROWS.min(count - r), MAX_K_STEPS + GAP);
+                            let (rows, row) = (TRANSPOSED_ROWS.min(count - r), MAX_K_STEPS + ROW_PADDING);
                             for s in (0..steps).step_by(MAX_K_STEPS) {
                                 let some = MAX_K_STEPS.min(steps - s);
                                 self.pack_rows(pairs, batch, [first + r, rows], [s, some], buffer, row);
@@ -246,7 +246,7 @@ impl<'a> Side<'a> {
     unsafe fn widen(&self, p: Plain, form: Panels, batch: usize, [first, count]: [usize; 2], out: *mut f32) {
         let Panels { pairs, width, steps } = form;
         // Each vector of the panels: where it goes, and its lanes that exist.
-        let mut vectors = [(out, 0u16); 2 * TOGETHER];
+        let mut vectors = [(out, 0u16); 2 * MAX_PANELS];
         let vectors = &mut vectors[..count.div_ceil(width) * width / 16];
         for (v, (to, mask)) in vectors.iter_mut().enumerate() {
             let (panel, lane) = (v * 16 / width, v * 16 % width);

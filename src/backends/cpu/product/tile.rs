@@ -6,11 +6,11 @@
 use core::arch::x86_64::*;
 
 /// Rows of the tallest tile: with two vectors of columns each, 28 of the 32 registers hold sums.
-pub(super) const TALL: usize = 14;
+pub(super) const MAX_TILE_ROWS: usize = 14;
 /// Steps of k that a packed row holds at most; sums go to memory in between, which also keeps them accurate.
 pub(super) const MAX_K_STEPS: usize = 1024;
 /// Numbers more than that many steps of k lie between packed rows, so that rows do not share cache sets.
-pub(super) const GAP: usize = 16;
+pub(super) const ROW_PADDING: usize = 16;
 
 /// The columns of a tile: how many vectors, and the lanes of each that exist.
 #[derive(Clone, Copy)]
@@ -153,7 +153,7 @@ macro_rules! tiles {
             use super::*;
 
             /// By where the columns are, by vectors of columns less one, and by rows less one.
-            static RUNS: &[[[Run; TALL]; 2]] = &$kinds;
+            static RUNS: &[[[Run; MAX_TILE_ROWS]; 2]] = &$kinds;
 
             /// Computes a tile of `height` rows.
             ///
