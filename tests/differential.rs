@@ -140,7 +140,7 @@ fn run_all(first: u64, cases: u64, part: u64, keep_going: bool) -> Results {
     results.into_inner().expect("no thread panicked")
 }
 
-/// The processor's seconds that one case takes in a process of its own, where it shares no compiled kernel and no wait with others.
+/// The processor's seconds that one case takes in a process of its own, where it waits for no other. The driver may have kept its kernels.
 #[cfg(unix)]
 fn alone(seed: u64) -> f64 {
     // The children of other threads are counted too.
