@@ -353,8 +353,9 @@ fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mu
         rows.push(["matrix elements".into(), format!("accessible, {of_lane} per lane: attention keeps its scores in registers")]);
     }
     if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
-        json["tuning"] = json!({ "name": table.name, "source": tuning_source(source, table), "table": table });
-        rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source, table))]);
+        let from = tuning_source(source, table);
+        rows.push(["tuning table".into(), format!("{}: {from}", table.name)]);
+        json["tuning"] = json!({ "name": table.name, "source": from, "table": table });
         if let TuningSource::Class { ignored: Some(why) } = source {
             let what = format!("{name}: the measured tuning table is not used: {why}");
             problem(problems, what, "run `tl tune` again, or delete the file");

@@ -6,7 +6,7 @@ use super::waits::Waits;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,14 @@ impl Progress {
         }
     }
 
+    /// Wakes all that wait for a change of the state.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     /// Notes that the device is through with a submit, and what went wrong with it: a loss is told by [`TensorError::DeviceLost`].
     pub fn complete(&self, number: u64, error: Option<TensorError>) {
         let mut state = lock(&self.state);
@@ -83,10 +91,7 @@ impl Progress {
             None => {}
         }
         self.done.fetch_max(number, Release);
-        let wakers = std::mem::take(&mut state.wakers);
-        drop(state);
-        self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        self.wake(state);
     }
 
     /// The error of what failed since the last call.
@@ -108,10 +113,7 @@ impl Progress {
         events::device_lost(&self.device, &why);
         let mut state = lock(&self.state);
         let error = TensorError::DeviceLost(state.lost.get_or_insert(why).clone());
-        let wakers = std::mem::take(&mut state.wakers);
-        drop(state);
-        self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        self.wake(state);
         error
     }
 

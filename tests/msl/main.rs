@@ -8,6 +8,7 @@
 mod apple_kernels;
 mod backend;
 mod bodies;
+mod clang;
 mod common;
 mod faults;
 mod kernel;

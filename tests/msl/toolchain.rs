@@ -1,5 +1,6 @@
 //! clang++, the runtime of fibers, and compiled kernels: many texts in one call, kept under `target/msl` by their hash.
 
+use super::clang::{clang, target};
 use super::kernel::{Entry, Guarded, Kernel, Run, Runtime};
 use super::msl_kernel::MslKernel;
 use super::source::{HEADERS, Source, cpp};
@@ -92,25 +93,6 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The folder of Cargo's outputs. `tests/metal`, whose package lies deeper in the repository, shares what is compiled.
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(env!("TENSORLOGIC_ROOT")).join("target"), PathBuf::from)
-}
-
-/// The compiler: `TL_CLANG`, an installed one, or that of `scripts/clang.sh`.
-fn clang() -> Option<(PathBuf, String)> {
-    let own = target().join("clang/clang++");
-    let candidates = std::env::var_os("TL_CLANG").map(PathBuf::from).into_iter().chain(["clang++-19".into(), own]);
-    for candidate in candidates {
-        if let Ok(version) = Command::new(&candidate).arg("--version").output()
-            && version.status.success()
-        {
-            return Some((candidate, String::from_utf8_lossy(&version.stdout).into_owned()));
-        }
-    }
-    None
-}
-
 /// A file name beside `path` that no other thread or process has.
 fn unfinished(path: &Path) -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -184,16 +166,9 @@ impl Toolchain {
     /// The compiler in this mode; `None`, with a message, where there is none and `TL_REQUIRE_MSL` is not 1.
     pub fn get(mode: Mode) -> Option<&'static Toolchain> {
         static MADE: [OnceLock<Option<Toolchain>>; 5] = [const { OnceLock::new() }; 5];
-        let make = || match clang() {
-            Some((clang, version)) => {
-                Some(Toolchain::new(mode, clang, &version).unwrap_or_else(|e| panic!("the runtime of Metal kernels: {e}")))
-            }
-            None => {
-                let why = "Metal kernels are not executed: there is no clang++ of version 19; scripts/clang.sh gets one";
-                assert!(!std::env::var("TL_REQUIRE_MSL").is_ok_and(|v| v == "1"), "{why}");
-                println!("skipped: {why}");
-                None
-            }
+        let make = || {
+            let (clang, version) = clang()?;
+            Some(Toolchain::new(mode, clang, &version).unwrap_or_else(|e| panic!("the runtime of Metal kernels: {e}")))
         };
         MADE[mode as usize].get_or_init(make).as_ref()
     }

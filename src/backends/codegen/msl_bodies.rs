@@ -9,8 +9,41 @@ use std::ops::Range;
 const MARK: &str = "/* metal: ";
 
 /// Whether a character may be in a name.
-fn in_name(c: char) -> bool {
+pub fn in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The first word of a source that may be a name or a number: what stands before it, the word, and what follows.
+pub fn first_word(source: &str) -> Option<[&str; 3]> {
+    let (before, word) = source.split_at(source.find(in_name)?);
+    let (word, after) = word.split_at(word.find(|c| !in_name(c)).unwrap_or(word.len()));
+    Some([before, word, after])
+}
+
+/// Whether a word behind this is a name of another namespace or of an object.
+pub fn is_qualified(before: &str) -> bool {
+    before.ends_with('.') || before.ends_with("::")
+}
+
+/// The arguments of a call behind its opening bracket, and what follows them from the closing one on, if it closes.
+pub fn arguments(source: &str) -> Option<(Vec<&str>, &str)> {
+    let (mut depth, mut from, mut found) = (0, 0, vec![]);
+    for (i, c) in source.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' if depth == 0 => {
+                found.push(&source[from..i]);
+                return Some((found, &source[i..]));
+            }
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.push(&source[from..i]);
+                from = i + 1;
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// How naga writes a name of a WGSL source: one that ends in a digit gets an underscore.
@@ -69,24 +102,18 @@ impl Names<'_> {
     /// A body, or the arguments of a call in one, with the names of the Metal source.
     fn written(&self, body: &str) -> Result<String, String> {
         let (mut out, mut rest) = (String::new(), body);
-        while let Some(at) = rest.find(in_name) {
-            let (before, word) = rest.split_at(at);
-            let (word, after) = word.split_at(word.find(|c| !in_name(c)).unwrap_or(word.len()));
+        while let Some([before, word, after]) = first_word(rest) {
             out += before;
             rest = after;
-            let foreign = before.ends_with('.') || before.ends_with("::") || word.starts_with(|c: char| c.is_ascii_digit());
-            let arguments = after.strip_prefix('(').filter(|_| !foreign);
-            match arguments.and_then(|a| Some((a, parameters(self.wgsl, word)?, function(self.source, word)?))) {
+            let foreign = is_qualified(before) || word.starts_with(|c: char| c.is_ascii_digit());
+            let called = after.strip_prefix('(').filter(|_| !foreign);
+            match called.and_then(|c| Some((c, parameters(self.wgsl, word)?, function(self.source, word)?))) {
                 // What a function uses of the module follows its arguments.
-                Some((arguments, own, f)) => {
-                    let mut depth = 1;
-                    let close = arguments.char_indices().find_map(|(i, c)| {
-                        depth += i32::from(c == '(') - i32::from(c == ')');
-                        (depth == 0).then_some(i)
-                    });
-                    let (arguments, behind) = arguments.split_at(close.ok_or_else(|| format!("a call of {word} has no end"))?);
+                Some((called, own, f)) => {
+                    let (_, behind) = arguments(called).ok_or_else(|| format!("a call of {word} has no end"))?;
+                    let passed = self.written(&called[..called.len() - behind.len()])?;
                     let used: String = f.parameters[own.len()..].iter().map(|p| format!(", {p}")).collect();
-                    out += &format!("{}({}{used}", metal_name(word), self.written(arguments)?);
+                    out += &format!("{}({passed}{used}", metal_name(word));
                     rest = behind;
                 }
                 None if foreign => out += word,

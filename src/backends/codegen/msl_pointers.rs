@@ -3,14 +3,11 @@
 //! A reference parameter tells a compiler that it may read the memory at any time, so also ahead of a barrier; a pointer does not. Apple's compiler is
 //! suspected to break barriers over reference parameters (<https://github.com/gfx-rs/wgpu/pull/9380>).
 
+use super::msl_bodies::{arguments, first_word, in_name, is_qualified};
 use std::collections::BTreeMap;
 
 /// The places of a function's parameters that are workgroup memory.
 type Places = Vec<usize>;
-
-fn in_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_'
-}
 
 /// A parameter that is a reference to workgroup memory, as its type and its name.
 fn reference(parameter: &str) -> Option<(&str, &str)> {
@@ -55,39 +52,15 @@ pub fn memory_by_pointer(source: &str) -> String {
     if functions.is_empty() { out } else { with_addresses(&out, &functions) }
 }
 
-/// The arguments of a call behind its opening bracket, and what follows them from the closing one on, if it closes.
-fn arguments(source: &str) -> Option<(Vec<&str>, &str)> {
-    let (mut depth, mut from, mut found) = (0, 0, vec![]);
-    for (i, c) in source.char_indices() {
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' if depth == 0 => {
-                found.push(&source[from..i]);
-                return Some((found, &source[i..]));
-            }
-            ')' | ']' | '}' => depth -= 1,
-            ',' if depth == 0 => {
-                found.push(&source[from..i]);
-                from = i + 1;
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
 /// Passes the address of workgroup memory to functions that get it.
 fn with_addresses(source: &str, functions: &BTreeMap<&str, Places>) -> String {
     let (mut out, mut rest) = (String::with_capacity(source.len()), source);
-    while let Some(at) = rest.find(in_name) {
-        let (before, word) = rest.split_at(at);
-        let (word, after) = word.split_at(word.find(|c| !in_name(c)).unwrap_or(word.len()));
+    while let Some([before, word, after]) = first_word(rest) {
         out += before;
         out += word;
         rest = after;
         // A definition has its parameters on lines of their own; other namespaces and objects have functions of their own.
-        let foreign = before.ends_with('.') || before.ends_with("::");
-        let called = after.strip_prefix('(').filter(|a| !foreign && !a.starts_with('\n'));
+        let called = after.strip_prefix('(').filter(|a| !is_qualified(before) && !a.starts_with('\n'));
         let (Some(places), Some((passed, behind))) = (functions.get(word), called.and_then(arguments)) else { continue };
         let passed = passed.iter().enumerate().map(|(place, argument)| {
             let (argument, address) = (with_addresses(argument, functions), if places.contains(&place) { "&" } else { "" });

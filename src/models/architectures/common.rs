@@ -200,6 +200,18 @@ pub(super) fn layer_kinds(s: &Settings<'_>, keys: &[&str], layers: usize, known:
     Ok(Some(kinds))
 }
 
+/// What a refusal says of the size of a head whose first part does not rotate.
+pub(super) fn head_parts([nope, rope]: [usize; 2]) -> String {
+    format!("its parts `qk_nope_head_dim` and `qk_rope_head_dim` are {nope} and {rope}")
+}
+
+/// Refuses sizes of latent attention in `config.json` that are not those of its heads and of the two parts of each.
+pub(super) fn latent_heads(s: &Settings<'_>, heads: usize, parts: [usize; 2]) -> TensorResult<()> {
+    let same = format!("expected as many as `num_attention_heads`, {heads}");
+    s.only_number(NONE, "num_key_value_heads", heads as f64, &same)?;
+    s.only_number(NONE, "qk_head_dim", parts.iter().sum::<usize>() as f64, &head_parts(parts))
+}
+
 /// Refuses a folder that does not say how positions rotate, where transformers has a default of its own.
 pub(super) fn rope_is_said(s: &Settings<'_>) -> TensorResult<()> {
     let said = !s.is_hub() || s.has_object("rope_parameters") || s.has_object("rope_scaling");

@@ -45,25 +45,17 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
         true => (need(part(NONE, "qk_nope_head_dim", usual.nope_dim), NONE)?, need(part(NONE, "v_head_dim", usual.value), NONE)?),
         false => gguf_sizes(s, rank, rope_dim)?,
     };
-    let same = format!("expected as many as `num_attention_heads`, {heads}");
+    let parts = [nope_dim, rope_dim];
     if hub {
-        s.only_number(NONE, "num_key_value_heads", heads as f64, &same)?;
-        s.only_number(
-            NONE,
-            "qk_head_dim",
-            (nope_dim + rope_dim) as f64,
-            &format!("its parts `qk_nope_head_dim` and `qk_rope_head_dim` are {nope_dim} and {rope_dim}"),
-        )?;
+        common::latent_heads(s, heads, parts)?;
     } else {
         s.size("attention.head_count_kv", NONE, 1 << 14)?;
     }
-    let head = if usual.partial_rope { nope_dim + rope_dim } else { rope_dim };
-    s.only_number(
-        NONE,
-        "head_dim",
-        head as f64,
-        &format!("its parts `qk_nope_head_dim` and `qk_rope_head_dim` are {nope_dim} and {rope_dim}"),
-    )?;
+    let (head, why) = match usual.partial_rope {
+        true => (nope_dim + rope_dim, common::head_parts(parts)),
+        false => (rope_dim, format!("expected `qk_rope_head_dim`, {rope_dim}")),
+    };
+    s.only_number(NONE, "head_dim", head as f64, &why)?;
     let neighbours = s.flag(NONE, "rope_interleave")?.unwrap_or(true);
     let pairs = if neighbours { RopePairs::Adjacent } else { RopePairs::Halves };
     let part = (usual.partial_rope && hub).then_some(rope_dim as f64 / head as f64);

@@ -54,16 +54,8 @@ fn either(s: &Settings<'_>, keys: Spellings, limit: usize) -> TensorResult<Optio
 fn latent(s: &Settings<'_>) -> TensorResult<LatentSpec> {
     let size = |key: &str, usual: usize| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) };
     let heads = s.need(NONE, "num_attention_heads", 1 << 14)?;
-    if !s.is_null("num_key_value_heads") {
-        s.only_number(NONE, "num_key_value_heads", heads as f64, &format!("expected as many as `num_attention_heads`, {heads}"))?;
-    }
     let (nope_dim, rope_dim) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
-    s.only_number(
-        NONE,
-        "qk_head_dim",
-        (nope_dim + rope_dim) as f64,
-        &format!("its parts `qk_nope_head_dim` and `qk_rope_head_dim` are {nope_dim} and {rope_dim}"),
-    )?;
+    common::latent_heads(s, heads, [nope_dim, rope_dim])?;
     // Released files say the width over the number of heads, which nothing is of.
     s.ignore("head_dim");
     Ok(LatentSpec {

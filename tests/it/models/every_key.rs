@@ -23,7 +23,7 @@ const WITHOUT: [(&str, &[&str], &str); 53] = [
     ("*", &["input_jitter_noise", "router_jitter_noise"], "training adds noise, inference does not"),
     ("*", &["num_nextn_predict_layers"], "layers that guess further tokens"),
     ("*", &["tie_word_embeddings"], "transformers ties no matrices that are both in the file"),
-    ("*", &["topk_group"], "there is one group of experts"),
+    ("*", &["topk_group"], "experts are one group"),
     ("bloom", &["slow_but_exact"], "the order of sums"),
     ("clip", &["logit_scale_init_value"], "first weights"),
     ("clip.text_config", &["projection_dim"], "the size beside both towers decides"),
@@ -36,7 +36,7 @@ const WITHOUT: [(&str, &[&str], &str); 53] = [
     ("dinov2", &["intermediate_size"], "`mlp_ratio` decides in transformers too"),
     ("dinov2", &["use_mask_token"], "masks of training"),
     ("distilbert", &["sinusoidal_pos_embds"], "first weights"),
-    ("dots1", &["max_window_layers", "sliding_window"], "no layer has a window"),
+    ("dots1", &["max_window_layers", "sliding_window"], "no layer has a sliding window"),
     ("falcon", &["num_kv_heads", "num_ln_in_parallel_attn"], "`new_decoder_architecture` is false"),
     ("falcon_h1", &["mamba_chunk_size", "mamba_expand"], "positions that a kernel takes at a time; the width, which `mamba_d_ssm` has too"),
     ("falcon_h1", &["mamba_norm_before_gate"], "`mamba_rms_norm` is false"),
@@ -61,7 +61,7 @@ const WITHOUT: [(&str, &[&str], &str); 53] = [
     ("mamba2", &["chunk_size", "residual_in_fp32"], "types and kernels"),
     ("minimax_m2", &["rotary_dim"], "`rope_parameters` has the part that rotates, which decides in transformers too"),
     ("modernbert", &["classifier_bias", "decoder_bias"], "heads that this one does not have"),
-    ("mpnet", &["type_vocab_size"], "there are no types of tokens"),
+    ("mpnet", &["type_vocab_size"], "tokens have no types"),
     ("mpt", &["expansion_ratio", "init_device", "learned_pos_emb", "no_bias", "norm_type"], "transformers does not read them either"),
     ("nemotron_h", &["rescale_prenorm_residual", "time_step_floor", "time_step_max"], "first weights"),
     (
@@ -71,12 +71,12 @@ const WITHOUT: [(&str, &[&str], &str); 53] = [
     ),
     ("olmo_hybrid", &["linear_a_log_max", "linear_a_log_min", "linear_dt_init_floor", "linear_dt_max", "linear_dt_min"], "first weights"),
     ("phi3", &["original_max_position_embeddings"], "positions are not scaled"),
-    ("qwen2", &["max_window_layers", "sliding_window", "use_sliding_window"], "there is no window"),
+    ("qwen2", &["max_window_layers", "sliding_window", "use_sliding_window"], "no layer has a sliding window"),
     ("qwen2_moe", &["max_window_layers", "sliding_window"], "`use_sliding_window` is false"),
     ("qwen3_5_moe_text", &["intermediate_size"], "all layers have experts"),
-    ("qwen3_moe", &["sliding_window", "use_sliding_window"], "there is no window"),
+    ("qwen3_moe", &["sliding_window", "use_sliding_window"], "no layer has a sliding window"),
     ("qwen3_next", &["intermediate_size"], "all layers have experts"),
-    ("smollm3", &["sliding_window", "use_sliding_window"], "there is no window"),
+    ("smollm3", &["sliding_window", "use_sliding_window"], "no layer has a sliding window"),
     ("vit", &["encoder_stride", "pooler_output_size"], "a head of training, and a pooler, which this one does not have"),
     (
         "whisper",
@@ -122,11 +122,11 @@ const OF_OTHER_PARTS: [(&str, &[&str], &str); 2] = [
 
 /// Keys without effect in an encoder of a type that has a decoder as test model, too.
 const OF_ENCODERS: [(&str, &[&str], &str); 1] =
-    [("qwen3", &["max_window_layers", "sliding_window", "use_sliding_window"], "there is no window")];
+    [("qwen3", &["max_window_layers", "sliding_window", "use_sliding_window"], "no layer has a sliding window")];
 
-/// Whether a key is known to have no effect on this type's model.
-fn is_without(kind: &str, key: &str) -> bool {
-    WITHOUT.iter().chain(&OF_OTHER_PARTS).any(|(k, keys, _)| ["*", kind].contains(k) && keys.contains(&key))
+/// Whether a key is listed as without effect for one of these types.
+fn is_listed(kinds: &[&str], key: &str) -> bool {
+    WITHOUT.iter().chain(&OF_OTHER_PARTS).any(|(kind, keys, _)| kinds.contains(kind) && keys.contains(&key))
 }
 
 /// Keys of values that have to fit another one, which the refusal names.
@@ -137,11 +137,6 @@ const FITTING: [(&str, &str); 5] = [
     ("num_hidden_layers", "no_rope_layers"),
     ("use_sliding_window", "sliding_window"),
 ];
-
-/// Whether that is said of this very type.
-fn is_listed_for(kind: &str, key: &str) -> bool {
-    WITHOUT.iter().chain(&OF_OTHER_PARTS).any(|(k, keys, _)| *k == kind && keys.contains(&key))
-}
 
 /// Whether a setting was refused since it is of another type than expected, or a size that none can have.
 fn is_of_another_type(error: &str) -> bool {
@@ -206,8 +201,8 @@ fn walk(
     for key in keys.into_iter().filter(|key| part.is_some() || !PARTS.contains(key)) {
         match check(config, (part, key), &want, run) {
             // None of its values is refused or changes a logit.
-            Some(_) if is_without(kind, key) => {}
-            None if is_listed_for(kind, key) => wrong.push(format!("{kind}: {key} has an effect after all")),
+            Some(_) if is_listed(&["*", kind], key) => {}
+            None if is_listed(&[kind], key) => wrong.push(format!("{kind}: {key} has an effect after all")),
             what => wrong.extend(what.map(|what| format!("{kind}: {what}"))),
         }
     }
