@@ -99,7 +99,7 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 7] {
         ("apple", apple),
         ("metal", metal),
         ("nvidia", nvidia),
-        ("nvidia elements", nvidia_elements),
+        ("nvidia_elements", nvidia_elements),
     ]
 }
 
