@@ -3,6 +3,7 @@
 
 use super::kernel::{Kernel, Memory, Orders};
 use super::msl_kernel::{MslKernel, translate, without_bodies};
+use super::record::{Bound, Dispatched, MAX_BYTES};
 use super::toolchain::{Compiled, Mode, Toolchain};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -51,6 +52,9 @@ type Plans = HashMap<usize, (Weak<Plan>, Arc<Vec<Step>>)>;
 /// A change of a Metal text before it is compiled, to see whether a fault is found.
 pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
 
+/// Who is told of dispatches.
+pub type Recorder = Box<dyn FnMut(Dispatched) + Send>;
+
 /// Runs plans through their Metal texts.
 pub struct MslBackend {
     host: Arc<CpuBackend>,
@@ -73,6 +77,7 @@ pub struct MslBackend {
     collected: Arc<Collected>,
     /// While set, functions with a body in Metal's language have the one that naga makes of their WGSL.
     wgsl_only: AtomicBool,
+    recorder: Mutex<Option<Recorder>>,
 }
 
 /// WGSL texts, each with its number of bindings, that will be needed and are not compiled.
@@ -115,6 +120,7 @@ impl MslBackend {
             collecting: AtomicBool::new(collecting),
             collected,
             wgsl_only: AtomicBool::new(false),
+            recorder: Mutex::default(),
         }))
     }
 
@@ -138,6 +144,11 @@ impl MslBackend {
     /// Whether functions have their bodies in Metal's language; before it compiles anything.
     pub fn use_bodies(&self, bodies: bool) {
         self.wgsl_only.store(!bodies, Relaxed);
+    }
+
+    /// From now on this is told of every dispatch whose memory is small.
+    pub fn record(&self, recorder: Option<Recorder>) {
+        *lock(&self.recorder) = recorder;
     }
 
     /// The Metal texts of its kernels.
@@ -269,7 +280,16 @@ impl MslBackend {
         }
         let orders = if step.kernel.meets && self.is_due(&step.kernel) { Orders::Three } else { Orders::One };
         // SAFETY: the buffers of the plan, as a GPU gets them; they are alive, and plans that run beside this one do not write them.
-        let done = unsafe { step.kernel.run(&self.toolchain.runtime, dispatch.grid, step.threads, &memory, orders) };
+        let run = |orders| unsafe { step.kernel.run(&self.toolchain.runtime, dispatch.grid, step.threads, &memory, orders) };
+        let mut recorder = lock(&self.recorder);
+        let done = match recorder.as_mut().filter(|_| is_recorded(dispatch, &memory)) {
+            Some(recorder) => {
+                let text = &lock(&self.kernels)[&dispatch.wgsl].1;
+                recorded(of, dispatch, text, numbers, &memory, || run(Orders::One)).map(recorder)
+            }
+            None => run(orders),
+        };
+        drop(recorder);
         done.map_err(|e| {
             let text = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.source.clone());
             let file = self.toolchain.keep_text(of.name, &text);
@@ -300,6 +320,77 @@ impl MslBackend {
     fn check(&self) -> TensorResult<()> {
         lock(&self.trouble).take().map_or(Ok(()), Err)
     }
+}
+
+/// Whether a dispatch is one to record: its memory is small, and what it writes is bound once.
+fn is_recorded(dispatch: &KernelDispatch, memory: &[Memory]) -> bool {
+    let apart = |a: &Memory, b: &Memory| a.at.wrapping_add(a.bytes) <= b.at || b.at.wrapping_add(b.bytes) <= a.at;
+    let shared = |n: usize| memory[n].written && memory.iter().enumerate().any(|(k, m)| k != n && !apart(m, &memory[n]));
+    let plans = memory[1..].iter().zip(&dispatch.bindings).filter(|(_, b)| matches!(b.buffer, KernelBuffer::Plan(_)));
+    plans.map(|(m, _)| m.bytes).sum::<usize>() <= MAX_BYTES && !(1..memory.len()).any(shared)
+}
+
+/// Runs a dispatch twice, the second time over other memory to see what of it is read, and gives what it did.
+fn recorded(
+    step: &tensorlogic::plan::Step,
+    dispatch: &KernelDispatch,
+    text: &MslKernel,
+    words: Vec<u32>,
+    memory: &[Memory],
+    run: impl Fn() -> Result<(), String>,
+) -> Result<Dispatched, String> {
+    // SAFETY: the dispatch's memory, which nobody else uses while it runs.
+    let content = |m: &Memory| unsafe { std::slice::from_raw_parts_mut(m.at, m.bytes) };
+    let bound = || memory[1..].iter().zip(&dispatch.bindings);
+    let scratch = |content: &mut [u8]| {
+        content.fill(0xA5);
+        content[..4 * SCRATCH_COUNTERS].fill(0);
+    };
+    let before: Vec<Vec<u8>> = bound().map(|(m, b)| if b.buffer == KernelBuffer::Scratch { vec![] } else { content(m).to_vec() }).collect();
+    run()?;
+    let after: Vec<Vec<u8>> = bound().map(|(m, b)| if b.buffer == KernelBuffer::Scratch { vec![] } else { content(m).to_vec() }).collect();
+    for ((m, b), before) in bound().zip(&before) {
+        match (b.buffer, b.written) {
+            (KernelBuffer::Scratch, _) => scratch(content(m)),
+            (KernelBuffer::Errors, _) => content(m).fill(0),
+            (_, true) => content(m).fill(0xFF),
+            (_, false) => content(m).copy_from_slice(before),
+        }
+    }
+    run()?;
+    let dtype = |buf: Buf| {
+        let loads = step.loads.iter().flat_map(|l| &l.sources);
+        let mut all = loads.chain(step.stores.iter().flat_map(|s| s.sources.iter().chain([&s.target])));
+        all.find(|s| s.buf == buf).map_or("u32", |s| s.dtype.name())
+    };
+    let mut bindings = vec![];
+    for (n, (m, b)) in bound().enumerate() {
+        let (mut bound, padded) =
+            (Bound { role: "scratch", dtype: "u32", bytes: m.bytes.next_multiple_of(4), before: None, after: None }, |bytes: &Vec<u8>| {
+                let mut bytes = bytes.clone();
+                bytes.resize(bytes.len().next_multiple_of(4), 0xFF);
+                bytes
+            });
+        match b.buffer {
+            KernelBuffer::Scratch => {
+                let content = content(m);
+                let last = content.iter().rposition(|byte| *byte != 0xA5).unwrap_or_default();
+                bound.bytes = (last + 1).next_multiple_of(4096);
+                content.fill(0);
+            }
+            KernelBuffer::Errors => {}
+            KernelBuffer::Codebooks => bound.role = "codebooks",
+            KernelBuffer::Plan(buf) => {
+                bound.dtype = dtype(buf);
+                bound.role = if b.written { "result" } else { "read" };
+                bound.before = (!b.written || content(m) != after[n]).then(|| padded(&before[n]));
+                bound.after = b.written.then(|| padded(&after[n]));
+                content(m).copy_from_slice(&after[n]);
+            }
+        }
+        bindings.push(bound);
+    }
+    Ok(Dispatched { op: step.name, source: text.source.clone(), threads: text.workgroup, grid: dispatch.grid, words, bindings })
 }
 
 /// Fills memory that nobody wrote with a pattern.

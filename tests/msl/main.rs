@@ -15,6 +15,7 @@ mod kernel;
 #[allow(dead_code)] // Kernels for other GPUs, which `it` translates.
 #[path = "../../xtask/src/kernels.rs"]
 mod kernels;
+mod record;
 #[allow(dead_code)] // What only `cargo xtask` needs.
 #[path = "../../xtask/src/samples.rs"]
 mod samples;

@@ -145,9 +145,16 @@ fn is_in(sources: &str, name: &str) -> bool {
     if name.starts_with("TL_") {
         return sources.contains(&format!("\"{name}\""));
     }
-    let item = |kind: &str| [" ", "(", "<", ":", ";"].iter().any(|end| sources.contains(&format!("{kind} {name}{end}")));
-    ["pub", "fn", "struct", "enum", "trait", "const", "mod", "type", "static"].into_iter().any(item)
-        || [",", " =", "("].iter().any(|end| sources.contains(&format!("    {name}{end}")))
+    let kinds = ["pub ", "fn ", "struct ", "enum ", "trait ", "const ", "mod ", "type ", "static "];
+    let is_item =
+        |(before, behind): (&str, &str)| behind.starts_with([' ', '(', '<', ':', ';']) && kinds.iter().any(|k| before.ends_with(k));
+    let is_field = |(before, behind): (&str, &str)| before.ends_with("    ") && [",", " =", "("].iter().any(|end| behind.starts_with(end));
+    around(sources, name).any(|at| is_item(at) || is_field(at))
+}
+
+/// What stands before and behind each place where a text has this name.
+fn around<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    text.match_indices(name).map(move |(at, _)| (&text[..at], &text[at + name.len()..]))
 }
 
 /// Whether a file of this repository exists, such as `src/metal/*.wgsl`; `None` where the text names none.
@@ -397,7 +404,8 @@ fn check_name(sources: &str, row: &str, name: &str) {
         let of = of.rsplit("::").next().unwrap();
         let is_about = |file: &&str| {
             let begins = |line: &str| ["impl", "pub struct", "pub enum", "pub trait"].iter().any(|k| line.starts_with(k));
-            file.lines().any(|l| begins(l) && [" ", "<"].iter().any(|end| l.contains(&format!(" {of}{end}"))))
+            let begin = |before: &'_ str| before.rsplit('\n').next().is_some_and(begins);
+            around(file, of).any(|(before, behind)| before.ends_with(' ') && behind.starts_with([' ', '<']) && begin(before))
         };
         let of_type = of.starts_with(|c: char| c.is_ascii_uppercase());
         for name in last.trim_matches(['{', '}']).split(", ") {

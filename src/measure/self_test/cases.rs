@@ -52,7 +52,14 @@ pub(super) fn weight(rows: usize, columns: usize, dtype: DType, seed: u64, devic
     if !dtype.is_block() {
         return noise(&[rows, columns], dtype, seed, device);
     }
-    let bytes: Arc<Vec<u8>> = Arc::new(quant::quantize(dtype, &numbers(rows * columns, seed))?);
+    // Formats that are only read have random codes.
+    let encoded = dtype.format().is_some_and(|f| f.is_encoded());
+    let bytes = if encoded {
+        quant::quantize(dtype, &numbers(rows * columns, seed))?
+    } else {
+        quant::random_blocks(dtype, rows * columns, 1.0, seed)?
+    };
+    let bytes: Arc<Vec<u8>> = Arc::new(bytes);
     let len = bytes.len();
     Tensor::from_bytes(Bytes::Shared(bytes, 0, len), dtype, &[rows, columns], device)
 }

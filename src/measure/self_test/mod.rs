@@ -4,6 +4,8 @@
 
 mod cases;
 mod chips;
+#[cfg(feature = "metal")]
+mod dispatches;
 mod forms;
 mod litmus;
 mod model_cases;
@@ -369,6 +371,38 @@ impl Run<'_> {
         self.rows.push(row);
     }
 
+    /// Runs the recorded dispatches again, where the device takes Metal's language.
+    #[cfg(feature = "metal")]
+    fn replay(&mut self, until: Option<Instant>) {
+        if !dispatches::runs_on(&self.device) {
+            return;
+        }
+        let recording = match dispatches::Recording::read() {
+            Ok(recording) => recording,
+            Err(e) => return self.add(failed("recorded dispatches", e.to_string(), 0.0)),
+        };
+        for (n, dispatch) in recording.dispatches.iter().enumerate() {
+            let name = format!("recorded {}", dispatch.name);
+            if until.is_some_and(|until| Instant::now() >= until) {
+                self.not_done.extend(name.starts_with(self.options.only).then_some(name));
+                continue;
+            }
+            self.row(&name, |device| {
+                let start = Instant::now();
+                let mut row = failed(&name, String::new(), 0.0);
+                row.failed = match caught(|| recording.replay(n, device)) {
+                    Ok((off, right)) => {
+                        (row.error, row.tolerance) = (Some(off), right);
+                        (off > right).then(|| format!("a difference of {off:.1e} from what was recorded"))
+                    }
+                    Err(why) => Some(why),
+                };
+                row.seconds = start.elapsed().as_secs_f64();
+                Some(row)
+            });
+        }
+    }
+
     /// Opens the device that was lost again.
     fn reopens(&mut self) -> bool {
         let Some(name) = self.options.reopen.filter(|_| self.left > 0) else { return false };
@@ -414,6 +448,8 @@ pub fn self_test(
         }
         run.row(&case.name, |device| Some(run_case(&case, device, reference)));
     }
+    #[cfg(feature = "metal")]
+    run.replay(options.until);
     for litmus in &LITMUS {
         run.row(&litmus_name(litmus), |device| Some(run_litmus(litmus, device, options.until, reference)));
     }

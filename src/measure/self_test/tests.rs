@@ -40,6 +40,24 @@ fn every_case_is_recorded_once() {
     assert!(names.len() >= 200, "{} cases", names.len());
 }
 
+/// Each kind of kernel in its dtypes has a recorded dispatch: names of ops and dtypes that must be among them.
+#[test]
+#[cfg(feature = "metal")]
+fn recorded_dispatches_cover_the_dtypes() {
+    let recording = super::dispatches::Recording::read().unwrap();
+    let (names, dtypes) = recording.contents();
+    assert!(names.len() >= 200, "{} dispatches", names.len());
+    for op in
+        ["attention", "cast", "cross_entropy", "expert_matmul", "index_add", "linear_scan", "matmul", "rms_norm", "softmax", "sum", "topk"]
+    {
+        assert!(names.iter().any(|n| n.starts_with(&format!("{op} of "))), "no dispatch of {op}");
+    }
+    // f64 and integers of 16 and 64 bits are the CPU's alone.
+    let on_gpus = DType::ALL.into_iter().filter(|d| !d.is_cpu_only() && *d != DType::U32);
+    let missing: Vec<&str> = on_gpus.map(DType::name).filter(|name| !dtypes.contains(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
 #[test]
 fn wrong_values_are_told() {
     assert_eq!(error(&[1.0, f32::NAN], &[1.0, f32::NAN]), 0.0);
