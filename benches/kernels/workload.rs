@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use tensorlogic::eval::eval_all;
 use tensorlogic::layout::Layout;
-use tensorlogic::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use tensorlogic::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Wgsl};
 use tensorlogic::shader::params::{Field, FieldType};
 use tensorlogic::shader::{Template, TemplateValue};
 use tensorlogic::tensor::{Key, Lowered, Meta, Op};
@@ -111,10 +111,10 @@ impl Kernel for Call {
     fn wgsl(&self, _: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         let form = (self.shader.form)(adapter, &self.sizes).ok()?;
         let small = |n: usize| u32::try_from(n).ok();
-        let words = self.sizes.iter().map(|s| small(*s).map(Word::U32)).collect::<Option<_>>()?;
+        let params = self.sizes.iter().map(|s| small(*s).map(KernelParam::U32)).collect::<Option<_>>()?;
         let source = self.shader.template.source(&form.values);
         let grid = [small(form.grid[0])?, small(form.grid[1])?, 1];
-        Some(Wgsl { source, consts: form.consts, workgroup: form.workgroup, grid, words, raw: form.raw, transposed: vec![] })
+        Some(Wgsl { source, consts: form.consts, workgroup: form.workgroup, grid, params, raw: form.raw, transposed: vec![] })
     }
 }
 

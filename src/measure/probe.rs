@@ -4,7 +4,7 @@ use crate::backends::cpu::{probe, share};
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use crate::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use smallvec::smallvec;
@@ -235,8 +235,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
             matrix[0]
         );
         let turns = if matches!(self, Probe::Matrix { .. }) { MATRIX_ITERATIONS } else { FMA_ITERATIONS };
-        let words = [n, threads, turns as usize].map(|w| Word::U32(w as u32)).to_vec();
+        let params = [n, threads, turns as usize].map(|n| KernelParam::U32(n as u32)).to_vec();
         let grid = [threads.div_ceil(WORKGROUP as usize) as u32, 1, 1];
-        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![], transposed: vec![] })
+        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, params, raw: vec![], transposed: vec![] })
     }
 }

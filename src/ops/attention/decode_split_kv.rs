@@ -3,7 +3,7 @@
 use super::AttentionKernel;
 use super::paged::PAGE;
 use super::params::{FILES, HeadSizes, values};
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, KernelParam, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
 use crate::shader::vec16::{Beyond, Vec16Form};
 use crate::shader::{MAX_GROUPS, StartParams, Template, TemplateValue, U32, params};
 
@@ -182,7 +182,7 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
     if grid.iter().any(|&n| n > MAX_GROUPS) {
         return None;
     }
-    let [q, k, v] = forms.map(|f| f.raw.unwrap_or([Word::U32(0); 2].into()));
+    let [q, k, v] = forms.map(|f| f.raw.unwrap_or([KernelParam::U32(0); 2].into()));
     let params = SplitKvParams {
         rows: U32::size(config.all)?,
         head_blocks: U32::size(config.head_blocks)?,
@@ -203,5 +203,5 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
     };
     let raw = (0u8..).zip(&forms).filter(|(_, f)| f.raw.is_some()).map(|(n, _)| n).collect();
     let source = SPLIT_KV.source(&values);
-    Some(Wgsl { source, consts, workgroup: config.workgroup, grid, words: params.words(), raw, transposed: vec![] })
+    Some(Wgsl { source, consts, workgroup: config.workgroup, grid, params: params.values(), raw, transposed: vec![] })
 }

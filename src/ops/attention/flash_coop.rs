@@ -297,7 +297,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         consts,
         workgroup: kernel.workgroup(),
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: (0..operands as u8).collect(),
         transposed: vec![],
     })

@@ -167,6 +167,6 @@ pub(super) fn expert_matmul_coop(of: &ExpertMatMulKernel, step: &Step, adapter: 
         ("UNROLL", (adapter.subgroup >= adapter.tuning.gemm.unroll_min_subgroup).into()),
         ("COOP_VECTORS", adapter.coop_vectors.into()),
     ]);
-    let (source, words) = (EXPERT_MATMUL_COOP.source(&values), params.words());
-    Some(Wgsl { source, consts, workgroup: tile.workgroup, grid, words, raw, transposed: vec![] })
+    let (source, params) = (EXPERT_MATMUL_COOP.source(&values), params.values());
+    Some(Wgsl { source, consts, workgroup: tile.workgroup, grid, params, raw, transposed: vec![] })
 }

@@ -7,7 +7,7 @@ use super::operands::{OPERANDS, consts, values};
 use crate::dtype::DType;
 use crate::ops::matmul::gemv::{by_sixteen_bytes, with_values};
 use crate::ops::matmul::weights::Weights;
-use crate::plan::{AdapterInfo, Source, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, KernelParam, Source, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{Template, U32, grid, indexable, params};
 
@@ -79,7 +79,7 @@ struct ExpertStep<'a> {
     n: usize,
     k: usize,
     /// Where x is, of what type, if it is read 16 bytes at a time.
-    direct: Option<([Word; 2], DType)>,
+    direct: Option<([KernelParam; 2], DType)>,
 }
 
 /// How threads share the work.
@@ -194,6 +194,6 @@ pub(super) fn expert_matmul(of: &ExpertMatMulKernel, step: &Step, adapter: &Adap
         ("BIAS_1", (of.weights(1) as u32 + 1).into()),
     ]);
     let template = if many { &EXPERT_MATMUL_MANY } else { &EXPERT_MATMUL };
-    let words = sizes.params(tiles, grid[0])?.words();
-    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
+    let params = sizes.params(tiles, grid[0])?.values();
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, params, raw, transposed: vec![] })
 }

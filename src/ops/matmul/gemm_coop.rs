@@ -354,10 +354,10 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
     ]);
     let mut raw = if operands.blocks { p.weights.start().1 } else { vec![] };
     raw.extend([0, 1].into_iter().filter(|&i| operands.lines[i as usize].is_some()));
-    let words = plan.params(p, &operands, grid[0])?.words();
+    let params = plan.params(p, &operands, grid[0])?.values();
     // Which loads are read transposed through the generated functions.
     let transposed = [0, 1].into_iter().filter(|&t| operands.transposed[t as usize] && operands.lines[t as usize].is_none()).collect();
-    Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, words, raw, transposed })
+    Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, params, raw, transposed })
 }
 
 /// The strides of an operand that is stored as f16 and can be read eight elements at a time; a line is a row, or a column if `transposed`.

@@ -39,7 +39,7 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     if vec4_store && !vec_out {
         return None;
     }
-    let (words, raw, grid) = g.dispatch(block, Some(halves))?;
+    let (params, raw, grid) = g.dispatch(block, Some(halves))?;
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("STEPS", steps),
@@ -58,5 +58,5 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let mut values = g.values(workgroup, vec_out);
     values.extend(with_values(&consts));
     values.extend([("PART", (quads / parts).into()), ("EIGHTS", (quads / 2).into()), ("SUBGROUP_BITS", subgroup.ilog2().into())]);
-    Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
+    Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, params, raw, transposed: vec![] })
 }

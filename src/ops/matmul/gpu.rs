@@ -105,7 +105,7 @@ fn gemv_col_major(p: &Product) -> Option<Wgsl> {
         consts: vec![("COLS", cols), ("MT", mt as u32), ("CHUNK", chunk as u32)],
         workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })
@@ -200,7 +200,7 @@ fn gemv_transposed(p: &Product) -> Option<Wgsl> {
         consts: vec![("COLS", cols), ("NQ", quads), ("MT", mt as u32), ("PREFETCH", prefetch), ("CHUNK", chunk)],
         workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![1],
         transposed: vec![],
     })
@@ -282,7 +282,7 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         consts,
         workgroup: tx * ty * split,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw,
         transposed: vec![],
     })

@@ -1,7 +1,7 @@
 //! How the right side of a product is read: weights by quads, for tiles, and by items, for a few rows.
 
 use crate::dtype::DType;
-use crate::plan::{Load, Word};
+use crate::plan::{KernelParam, Load};
 use crate::quant::{BlockFormat, Scales, Values};
 use crate::shader::{TemplateValue, block_values, col_major, start};
 
@@ -19,8 +19,8 @@ pub(crate) const FILES: &[(&str, &str)] = &[WIDE_HALVES, WEIGHTS_QUADS, WEIGHTS_
 pub(crate) struct Weights {
     reader: Reader,
     pub shape: Items,
-    /// The words of the first element, when the buffer is read directly.
-    pub raw: Option<[Word; 2]>,
+    /// The parameters of the first element, when the buffer is read directly.
+    pub raw: Option<[KernelParam; 2]>,
 }
 
 /// Where weights are read from.
@@ -120,8 +120,8 @@ impl Weights {
         values
     }
 
-    /// The words of the start and the list of raw loads.
-    pub fn start(&self) -> ([Word; 2], Vec<u8>) {
-        (self.raw.unwrap_or([Word::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
+    /// The parameters of the start and the list of raw loads.
+    pub fn start(&self) -> ([KernelParam; 2], Vec<u8>) {
+        (self.raw.unwrap_or([KernelParam::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
     }
 }

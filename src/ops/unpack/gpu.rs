@@ -39,5 +39,5 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let mut values = weights.values();
     values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
     values.push(("PART", (quads / parts).into()));
-    Some(Wgsl { source: UNPACK.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![0], transposed: vec![] })
+    Some(Wgsl { source: UNPACK.source(&values), consts, workgroup, grid, params: params.values(), raw: vec![0], transposed: vec![] })
 }

@@ -6,7 +6,7 @@ use tensorlogic::backends::cpu::share;
 use tensorlogic::eval::eval_stats;
 use tensorlogic::layout::Layout;
 use tensorlogic::ops::custom::CustomOp;
-use tensorlogic::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl, Word};
+use tensorlogic::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Value, Wgsl};
 use tensorlogic::tensor::{Key, Lowered, Meta, Op};
 use tensorlogic::{DType, Device, Rng, Shape, Tensor, TensorResult};
 
@@ -261,13 +261,13 @@ impl Kernel for MinMaxKernel {
               store_0(row, least);
               store_1(row, most);
             }";
-        let words = vec![Word::U32(*rows as u32), Word::U32(*cols as u32)];
+        let params = vec![KernelParam::U32(*rows as u32), KernelParam::U32(*cols as u32)];
         Some(Wgsl {
             source: source.into(),
             consts: vec![],
             workgroup: 64,
             grid: [rows.div_ceil(64) as u32, 1, 1],
-            words,
+            params,
             raw: vec![],
             transposed: vec![],
         })
