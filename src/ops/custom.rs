@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The CPU form: the inputs' elements, the run-time numbers, and room for the results.
+/// The CPU form: the inputs' elements, the run-time parameters, and room for the results.
 ///
 /// Elementwise, all slices have one length, and any length may come. Row by row, each input's slice is a row, and so is the result,
 /// or one element for a reduction.
@@ -108,12 +108,12 @@ impl CustomOp {
     /// The GPU form: WGSL with a function of the operation's name. Names of other functions should begin with it too; those of generated code
     /// (`x4`, `at0`) are refused when the operation runs.
     ///
-    /// Elementwise, it is `fn name(x0: f32, x1: f32, …, p0: f32, …) -> f32`: an element of each input, then the run-time numbers.
+    /// Elementwise, it is `fn name(x0: f32, x1: f32, …, p0: f32, …) -> f32`: an element of each input, then the run-time parameters.
     ///
     /// Row by row, it is `fn name(row: u32, cols: u32, lane: u32)`, which all `WORKGROUP` threads of a workgroup call for one row;
     /// `lane` is the thread's number. It reads with `load_K(i) -> f32` and writes with `store_0(i, v)`, where `i` is `row * cols + c`
     /// for inputs with rows of their own and the result, `c` for a row that serves for all, and `row` for the result of a reduction.
-    /// `row_sum(v)` and `row_max(v)` combine a value of each thread, and `param(n) -> f32` is a run-time number. All threads must
+    /// `row_sum(v)` and `row_max(v)` combine a value of each thread, and `param(n) -> f32` is a run-time parameter. All threads must
     /// reach each `row_sum` and `row_max`.
     pub const fn wgsl(mut self, source: &'static str) -> CustomOp {
         self.wgsl = Some(source);

@@ -314,7 +314,7 @@ impl KernelShader<'_> {
         Ok(())
     }
 
-    /// What else the kernel's code may use: its own numbers, scratch, and the error record. Gives whether it can report an index.
+    /// What else the kernel's code may use: its own parameters, scratch, and the error record. Gives whether it can report an index.
     fn services(&mut self) -> bool {
         if self.uses("word") && self.meta.is_numbered() {
             self.body += "fn word(n: u32) -> u32 {\n  return p.numbered[n >> 2u][n & 3u];\n}\n";
