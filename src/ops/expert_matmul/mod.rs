@@ -205,7 +205,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
             match streamed {
                 Some(w) => {
                     let (x, y): (&[f32], &mut [f32]) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
-                    dot::matvec_multi(path::current(), w.dtype, w.row(e * s.n + row), w.row_bytes, x, y, [m, n]);
+                    dot::gemv_multi(path::current(), w.dtype, w.row(e * s.n + row), w.row_bytes, x, y, [m, n]);
                 }
                 None => {
                     let panel = &mut self.panel[..n * s.k];

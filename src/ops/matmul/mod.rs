@@ -163,11 +163,11 @@ impl MatMulKernel {
             let in_place = direct.is_some();
             let y = direct.unwrap_or(&mut results[..s.m * rows]);
             if both_bf16 {
-                dot::matvec_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
+                dot::gemv_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
             } else if s.m == 1 {
-                dot::matvec(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
+                dot::gemv(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
             } else {
-                dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
+                dot::gemv_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
             }
             for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
                 task.store(0, (batch * s.m + i) * s.n + row, f32::slice_mut(y));
