@@ -104,7 +104,7 @@ fn products(gpu: &Gpu) -> TensorResult<()> {
             eval_all(&ys.iter().collect::<Vec<_>>())?;
             for (y, (n, seed)) in ys.into_iter().zip(sides) {
                 let want = product(&noise(m * k, 16), &noise(n * k, seed), k);
-                gpu.same(&format!("{dtype} joined products of {m} rows"), y, &want, tolerance)?;
+                gpu.same(&format!("{dtype} fused products of {m} rows"), y, &want, tolerance)?;
             }
         }
         let (rows, k, n) = (2048, 8, 16);

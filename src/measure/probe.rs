@@ -101,7 +101,7 @@ impl Op for Probe {
 
 /// What stands before the main function of a matrix probe, and its body: six matrices of one number, whose eight products are added up.
 fn matrix_code(edge: u32, lanes: u32) -> [String; 2] {
-    let (size, strips) = (edge * edge, WORKGROUP / lanes);
+    let (size, subgroups) = (edge * edge, WORKGROUP / lanes);
     let (mat, sum) = (format!("coop_mat{edge}x{edge}<f16"), format!("coop_mat{edge}x{edge}<f32, C>"));
     let before = format!(
         "enable f16;
@@ -110,7 +110,7 @@ var<workgroup> halves: array<f16, {}>;
 var<workgroup> strips: array<f32, {}>;
 ",
         6 * size,
-        strips * size
+        subgroups * size
     );
     let mut body = format!(
         "  let x = f16(load_0(min(0u, last)));

@@ -35,7 +35,7 @@ pub trait Kernel: Send + Sync {
         None
     }
     /// The kernel that does these products.
-    fn fuse_gemv(&self, _joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
+    fn fuse_gemv(&self, _products: FusedGemv) -> Option<Arc<dyn Kernel>> {
         None
     }
     /// The normalization of load 0's rows that this kernel is.

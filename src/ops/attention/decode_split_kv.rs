@@ -75,7 +75,7 @@ struct SplitConfig {
     part_keys: usize,
     /// Parts at most.
     parts: usize,
-    /// Slices of the workgroup that join parts.
+    /// Slices of the workgroup that merge parts.
     slices: usize,
 }
 

@@ -140,7 +140,7 @@ struct CoopKernel<'a> {
     elements: bool,
     /// Matrices of results across.
     ky: u32,
-    /// As many of them leave at a time as a strip of scores holds.
+    /// As many of them are staged at a time as the memory of the scores holds.
     store_fragments: u32,
 }
 

@@ -244,7 +244,7 @@ impl AttentionKernel {
     }
 
     /// Few queries, as when tokens are generated one by one: each block of keys and values is read once for all heads that share it, in
-    /// the type it is stored in; partial results of the blocks are joined at the end.
+    /// the type it is stored in; partial results of the blocks are merged at the end.
     fn stream(&self, task: &dyn Task, z: &AttentionSizes) {
         let n = z.sharing * z.t;
         let pages = self.pages(task);
