@@ -1,4 +1,4 @@
-//! The elementwise alphabet: every scalar primitive, and programs made of them.
+//! Elementwise computation: every scalar primitive, and programs made of them.
 
 use crate::dtype::DType;
 use smallvec::SmallVec;
