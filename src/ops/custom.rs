@@ -172,7 +172,7 @@ impl CustomOp {
     /// The result has the inputs' common float type; integers count as f32.
     ///
     /// # Errors
-    /// When the shapes do not fit the form, the inputs live on different devices, or there is neither a form for this machine (or f64)
+    /// When the shapes do not fit the form, the inputs live on different devices, or there is neither a form for this backend (or f64)
     /// nor a definition. WGSL code that the driver refuses is reported by the evaluation, with the code.
     ///
     /// ```

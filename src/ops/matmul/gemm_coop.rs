@@ -185,16 +185,16 @@ impl Operands {
         }
         let transposed = [col_major(a), !blocks && col_major(b)];
         let plain = lines(a, batch, m, k, transposed[0]).is_some();
-        let folded = if batch == 1 && !plain { folded(a, m, k, transposed[0]) } else { None };
-        let transposed = [transposed[0] && (folded.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
+        let split_lines = if batch == 1 && !plain { split_lines(a, m, k, transposed[0]) } else { None };
+        let transposed = [transposed[0] && (split_lines.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
         let plain =
-            [lines(a, batch, m, k, transposed[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
+            [lines(a, batch, m, k, transposed[0]).or(split_lines.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
         let unaligned = [
             unaligned(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
             unaligned(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
         ];
         let lines = [0, 1].map(|i| plain[i].or(unaligned[i].map(|l| l.0)));
-        Some(Operands { blocks, transposed, lines, last: unaligned.map(|l| l.map(|l| l.1)), shift: folded.map(|f| f.1) })
+        Some(Operands { blocks, transposed, lines, last: unaligned.map(|l| l.map(|l| l.1)), shift: split_lines.map(|f| f.1) })
     }
 
     /// What a workgroup does with them `bk` columns at a time.
@@ -381,7 +381,7 @@ pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed
 
 /// Split layout of one batch, as merged heads have it: rows come in groups, and each row in chunks of `8 << shift` elements. Gives the strides and
 /// `shift`.
-fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
+fn split_lines(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
     let [start, offset] = start(source)?.map(U32::from);
     let (lines, length) = if transposed { (k, rows) } else { (rows, k) };

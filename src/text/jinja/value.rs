@@ -247,7 +247,7 @@ impl Value {
                 }
                 for (key, value) in &a.items {
                     match other.get(key, meter)? {
-                        Some(other) if value.equals(&other, meter)? => {}
+                        Some(found) if value.equals(&found, meter)? => {}
                         _ => return Ok(false),
                     }
                 }
