@@ -191,7 +191,7 @@ impl Bench {
             (4096, 14336, F32, Q4_0, 0.0),
             (4096, 14336, F32, Q4_K, 0.0),
         ] {
-            let what = format!("matvec {}{dtype} {n}×{k}", if activations == F32 { "f32 · " } else { "" });
+            let what = format!("gemv {}{dtype} {n}×{k}", if activations == F32 { "f32 · " } else { "" });
             if !self.wanted(&what) {
                 continue;
             }

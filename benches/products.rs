@@ -45,7 +45,7 @@ const SHAPES: [(usize, usize, usize, usize, &str); 32] = [
     (1, 1024, 2304, 768, "nt"),
 ];
 /// Multiplications from which on f32 is left out.
-const MOST_F32: usize = 1 << 36;
+const MAX_F32: usize = 1 << 36;
 /// Products that are timed together.
 const ROUNDS: usize = 10;
 /// Work before each measurement: after a moment without it an H100 is slower for a while.
@@ -59,7 +59,7 @@ fn main() -> TensorResult<()> {
     for (batch, m, n, k, kind) in SHAPES {
         for dtype in [DType::F16, DType::F32] {
             let name = format!("{dtype} {kind} {batch}×{m}×{n}×{k}");
-            if !only.split(',').any(|o| name.contains(o)) || dtype == DType::F32 && (m * n * k > MOST_F32 || kind.len() > 2) {
+            if !only.split(',').any(|o| name.contains(o)) || dtype == DType::F32 && (m * n * k > MAX_F32 || kind.len() > 2) {
                 continue;
             }
             let mut filled = |shape: &[usize]| -> TensorResult<Tensor> {

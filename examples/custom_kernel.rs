@@ -5,7 +5,7 @@
 use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
-/// gelu(scale · x + bias), with the tanh form of gelu: elementwise, `scale` is a run-time number.
+/// gelu(scale · x + bias), with the tanh form of gelu: elementwise, `scale` is a run-time parameter.
 static FUSED_MY_OP: CustomOp = CustomOp::elementwise("fused_my_op")
     .wgsl(
         "fn fused_my_op(x: f32, bias: f32, scale: f32) -> f32 {
@@ -23,7 +23,7 @@ static FUSED_MY_OP: CustomOp = CustomOp::elementwise("fused_my_op")
     })
     .define(|x, p| x[0].mul(p[0])?.add(&x[1])?.gelu_tanh());
 
-/// RMS norm of a row, its result through silu: row by row, `eps` is a run-time number.
+/// RMS norm of a row, its result through silu: row by row, `eps` is a run-time parameter.
 static RMS_NORM_SILU: CustomOp = CustomOp::rows("rms_norm_silu")
     .wgsl(
         "fn rms_norm_silu(row: u32, cols: u32, lane: u32) {

@@ -381,7 +381,7 @@ impl BackwardPass {
             for y in &outputs {
                 let parts = self.parts.remove(&place(y));
                 grads.push(match parts {
-                    Some(parts) => Some(mode.run(|| join(parts, y))?),
+                    Some(parts) => Some(mode.run(|| sum_gradients(parts, y))?),
                     None => None,
                 });
             }
@@ -477,7 +477,7 @@ impl BackwardPass {
 }
 
 /// The sum of a value's partial gradients.
-fn join(parts: SmallVec<[GradPart; 1]>, value: &Tensor) -> TensorResult<Tensor> {
+fn sum_gradients(parts: SmallVec<[GradPart; 1]>, value: &Tensor) -> TensorResult<Tensor> {
     let meta = value.meta();
     let mut sum: Option<Tensor> = None;
     let mut add = |t: Tensor| -> TensorResult<()> {

@@ -209,11 +209,11 @@ impl Device {
         let mut findings = self.look_for_problems();
         if let Some(at) = findings.iter().position(|f| f.what == Problem::LaunchBound) {
             let elements = Look::of(self).rate(|s| s.stats.elements) / Look::of(self).rate(|s| s.stats.steps).max(1e-9);
-            let [one, many] = launch_seconds(self, [1, (elements as usize).max(2)])?;
-            if many > 3.0 * one {
+            let [one, large] = launch_seconds(self, [1, (elements as usize).max(2)])?;
+            if large > 3.0 * one {
                 findings.remove(at);
             } else {
-                let measured = format!("; measured: {:.1} µs a dispatch, {:.1} µs on one element", many * 1e6, one * 1e6);
+                let measured = format!("; measured: {:.1} µs a dispatch, {:.1} µs on one element", large * 1e6, one * 1e6);
                 findings[at].evidence += &measured;
             }
         }

@@ -1,4 +1,4 @@
-//! The elementwise alphabet: every scalar primitive, and programs made of them.
+//! Elementwise computation: every scalar primitive, and programs made of them.
 
 use crate::dtype::DType;
 use smallvec::SmallVec;
@@ -128,7 +128,7 @@ pub enum Prim {
     Value,
     /// The same of the other element of a pair 2i, 2i + 1. Only the compiler writes it, into stores of kernels that write vec4, on a GPU.
     SwapPair,
-    /// A run-time number: entry `n` of the plan's parameters, converted to the instruction's dtype.
+    /// A run-time parameter: entry `n` of the plan's parameters, converted to the instruction's dtype.
     Param(u16),
     /// A literal, as the bits of an f64.
     Lit(u64),

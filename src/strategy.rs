@@ -149,12 +149,12 @@ pub struct Pacing {
 }
 
 /// The least chunk of every strategy: shorter prompts are padded to it.
-pub(crate) const LEAST_CHUNK: usize = 8;
+pub(crate) const MIN_CHUNK: usize = 8;
 /// Prompts below this size are rounded up to a power of two where few tokens take as long as many.
 pub(crate) const ROUNDED_PROMPT: usize = 512;
 
-const CHUNKS: &[usize] = &[512, 128, 32, LEAST_CHUNK];
-const LARGE_CHUNKS: &[usize] = &[2048, 512, 128, 32, LEAST_CHUNK];
+const CHUNKS: &[usize] = &[512, 128, 32, MIN_CHUNK];
+const LARGE_CHUNKS: &[usize] = &[2048, 512, 128, 32, MIN_CHUNK];
 
 impl Pacing {
     /// The values of a strategy without a table of its own; those of `Standard` for `Auto`, which has to be resolved first.

@@ -44,7 +44,7 @@ pub struct Node {
     pub(crate) at: At,
     /// Hash of kind, settings, shapes and dtypes, without the inputs.
     pub(crate) key: u64,
-    /// Run-time numbers, in the order that the kind counts them.
+    /// Run-time parameters, in the order that the kind counts them.
     pub(crate) params: SmallVec<[f64; 2]>,
     /// What it reads. Changed only under the device's evaluator lock, or by the last owner.
     inputs: UnsafeCell<Inputs>,
@@ -244,7 +244,7 @@ pub struct Vjp<'a> {
     pub outputs: &'a [Tensor],
     /// The gradient of each result; at least one is there.
     pub grads: &'a [Option<Tensor>],
-    /// Its run-time numbers.
+    /// Its run-time parameters.
     pub params: &'a [f64],
 }
 

@@ -37,7 +37,7 @@ const ROWS: [(&str, &[&str], &[&str]); 16] = [
     ),
     (CATEGORIES[10], &["Mul in f16", "Mul in f32"], &["1M", "16M"]),
     (CATEGORIES[10], &["MatMul in f16", "MatMul in f32"], &["1024x1024"]),
-    (CATEGORIES[11], &["16 matvecs, independent", "16 matvecs, dependent"], &["512x512"]),
+    (CATEGORIES[11], &["16 GEMVs, independent", "16 GEMVs, dependent"], &["512x512"]),
 ];
 
 #[test]
@@ -71,7 +71,7 @@ fn every_row_of_the_log_is_measured() {
         for op in ["MatMul+ReLU", "Add+ReLU", "Mul+ReLU", "Affine"] {
             assert_eq!([", fused", ", TL_NO_FUSION"].map(|way| dispatches(&format!("{op}{way}"))), [1, 2], "{op}");
         }
-        assert_eq!(["16 matvecs, independent", "16 matvecs, dependent"].map(dispatches), [16, 16]);
+        assert_eq!(["16 GEMVs, independent", "16 GEMVs, dependent"].map(dispatches), [16, 16]);
         let text = table(&records);
         for needle in ["Avg (ms)", "Min (ms)", "Max (ms)", "GFLOPS", "GB/s", "Peak Compute Performance", "Peak Memory Bandwidth"] {
             assert!(text.contains(needle), "{needle}");

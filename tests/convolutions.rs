@@ -206,7 +206,7 @@ impl Dice {
 
 impl Case {
     /// Products of a random case at most: the definition takes as many steps.
-    const MOST_PRODUCTS: usize = 400_000;
+    const MAX_PRODUCTS: usize = 400_000;
 
     /// A case by the dice; `None` where the settings leave no result or make too many products.
     fn random(dice: &mut Dice) -> Option<Case> {
@@ -219,7 +219,7 @@ impl Case {
         let output_padding = each(0, 3).into_iter().zip(stride.iter().zip(&dilation)).map(|(o, (&s, &d))| o.min(s.max(d) - 1)).collect();
         let (batch, groups, channels) = (dice.roll(1, 2), dice.roll(1, 3), [dice.roll(1, 3), dice.roll(1, 3)]);
         let case = Case { transposed, batch, groups, channels, size, kernel, stride, padding, dilation, output_padding };
-        (case.places().iter().all(|&n| n > 0) && case.products() <= Case::MOST_PRODUCTS).then_some(case)
+        (case.places().iter().all(|&n| n > 0) && case.products() <= Case::MAX_PRODUCTS).then_some(case)
     }
 }
 

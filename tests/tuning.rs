@@ -104,7 +104,7 @@ fn products(gpu: &Gpu) -> TensorResult<()> {
             eval_all(&ys.iter().collect::<Vec<_>>())?;
             for (y, (n, seed)) in ys.into_iter().zip(sides) {
                 let want = product(&noise(m * k, 16), &noise(n * k, seed), k);
-                gpu.same(&format!("{dtype} joined products of {m} rows"), y, &want, tolerance)?;
+                gpu.same(&format!("{dtype} fused products of {m} rows"), y, &want, tolerance)?;
             }
         }
         let (rows, k, n) = (2048, 8, 16);
@@ -194,7 +194,7 @@ fn rows(gpu: &Gpu) -> TensorResult<()> {
         }
         let sum: Vec<f64> = noise(9001, 10).iter().zip(noise(9001, 11)).map(|(a, b)| (*a + b) as f64).collect();
         gpu.same("sum of two", gpu.tensor(&[9001], 10, dtype)?.add(&gpu.tensor(&[9001], 11, dtype)?)?, &sum, tolerance)?;
-        // Read across, so that a tile turns it.
+        // Read across, so that a tile transposes it.
         let v = noise(64 * 80, 12);
         let transposed: Vec<f64> = (0..64 * 80).map(|i| v[i % 64 * 80 + i / 64] as f64 + 1.0).collect();
         gpu.same("a transpose and one", gpu.tensor(&[64, 80], 12, dtype)?.t()?.add(1.0)?, &transposed, tolerance)?;

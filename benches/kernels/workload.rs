@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use tensorlogic::eval::eval_all;
 use tensorlogic::layout::Layout;
-use tensorlogic::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use tensorlogic::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Wgsl};
 use tensorlogic::shader::params::{Field, FieldType};
 use tensorlogic::shader::{Template, TemplateValue};
 use tensorlogic::tensor::{Key, Lowered, Meta, Op};
@@ -15,7 +15,7 @@ pub struct Shader {
     /// Its file's name.
     pub name: &'static str,
     /// The file. Its first line says which one idea it adds, its second what limits it.
-    pub text: &'static str,
+    pub source: &'static str,
     /// The file as a template that reads the sizes by name.
     pub template: Template,
     /// How it is dispatched, or why this adapter cannot run it.
@@ -25,9 +25,9 @@ pub struct Shader {
 /// `shader!("1_plain", SIZES, form)`: the file next to the one that says so, whose sizes have these names.
 macro_rules! shader {
     ($name:literal, $sizes:expr, $form:expr) => {{
-        const TEXT: &str = include_str!(concat!($name, ".wgsl"));
-        let template = tensorlogic::shader::Template::new(concat!($name, ".wgsl"), TEXT).params($sizes);
-        crate::kernels::workload::Shader { name: $name, text: TEXT, template, form: $form }
+        const SOURCE: &str = include_str!(concat!($name, ".wgsl"));
+        let template = tensorlogic::shader::Template::new(concat!($name, ".wgsl"), SOURCE).params($sizes);
+        crate::kernels::workload::Shader { name: $name, source: SOURCE, template, form: $form }
     }};
 }
 pub(super) use shader;
@@ -76,7 +76,7 @@ impl Shader {
 
     /// The idea that it adds: its first line.
     pub fn idea(&self) -> &'static str {
-        self.text.lines().next().unwrap_or_default().trim_start_matches("// ")
+        self.source.lines().next().unwrap_or_default().trim_start_matches("// ")
     }
 }
 
@@ -85,7 +85,7 @@ impl Op for Call {
         self.shader.name
     }
     fn key(&self, key: &mut Key) {
-        key.text(self.shader.text);
+        key.text(self.shader.source);
         for s in &self.sizes {
             key.word(*s as u64);
         }
@@ -111,10 +111,10 @@ impl Kernel for Call {
     fn wgsl(&self, _: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         let form = (self.shader.form)(adapter, &self.sizes).ok()?;
         let small = |n: usize| u32::try_from(n).ok();
-        let words = self.sizes.iter().map(|s| small(*s).map(Word::U32)).collect::<Option<_>>()?;
+        let params = self.sizes.iter().map(|s| small(*s).map(KernelParam::U32)).collect::<Option<_>>()?;
         let source = self.shader.template.source(&form.values);
         let grid = [small(form.grid[0])?, small(form.grid[1])?, 1];
-        Some(Wgsl { source, consts: form.consts, workgroup: form.workgroup, grid, words, raw: form.raw, transposed: vec![] })
+        Some(Wgsl { source, consts: form.consts, workgroup: form.workgroup, grid, params, raw: form.raw, transposed: vec![] })
     }
 }
 

@@ -48,7 +48,7 @@ enum What {
 }
 
 /// Sequences at once at most.
-const MOST_SEQUENCES: usize = 1 << 16;
+const MAX_SEQUENCES: usize = 1 << 16;
 
 /// Measure prompt and decode speed in tokens per second, next to the limit
 #[derive(Args)]
@@ -170,24 +170,24 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     }
     let quiet = Global { quiet: true, ..global };
     let open = |device: &Device| Ok(weights_of(args.shape.as_deref(), &args.weights, &args.model, device, quiet)?.2);
-    layers::run(&args.ranks, &args.model, global, open, |team, global| decode_over(args, global, team))
+    layers::run(&args.ranks, &args.model, global, open, |group, global| decode_over(args, global, group))
 }
 
-fn decode_over(args: &DecodeArgs, global: Global, team: &RankGroup) -> Result<(), Failure> {
+fn decode_over(args: &DecodeArgs, global: Global, group: &RankGroup) -> Result<(), Failure> {
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
         return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 sequence".into()));
     }
-    if args.sequences > MOST_SEQUENCES {
-        return Err(Failure::Usage(format!("{} sequences; the maximum is {MOST_SEQUENCES}", args.sequences)));
+    if args.sequences > MAX_SEQUENCES {
+        return Err(Failure::Usage(format!("{} sequences; the maximum is {MAX_SEQUENCES}", args.sequences)));
     }
     let strategy = match args.strategy.as_str() {
         "all" => None,
         name => Some(name.parse::<PipelineStrategy>().map_err(|e| Failure::Usage(format!("--strategy: {e}, all")))?),
     };
-    let (device, dtype) = (team.device(&args.model)?, args.model.dtype()?);
+    let (device, dtype) = (group.device(&args.model)?, args.model.dtype()?);
     let open = |device: &Device| weights_of(args.shape.as_deref(), &args.weights, &args.model, device, global);
     let (name, path, weights) = open(&device)?;
-    let model = team.build(&args.model, &weights, dtype, |device| Ok(open(device)?.2), &path, global)?;
+    let model = group.build(&args.model, &weights, dtype, |device| Ok(open(device)?.2), &path, global)?;
     let shape = model.shape();
     let tokens = args.prompt.saturating_add(args.tokens);
     if tokens > shape.context {

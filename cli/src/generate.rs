@@ -312,16 +312,16 @@ pub fn profiled(profiler: StepProfiler, global: Global) -> Result<(), Failure> {
 /// Runs the subcommand.
 pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let open = |device: &Device| args.model.open(&args.model.path_or_tiny(Global { quiet: true, ..global })?, device);
-    layers::run(&args.ranks, &args.model, global, open, |team, global| generate(args, global, team))
+    layers::run(&args.ranks, &args.model, global, open, |group, global| generate(args, global, group))
 }
 
-fn generate(args: &GenerateArgs, global: Global, team: &RankGroup) -> Result<(), Failure> {
+fn generate(args: &GenerateArgs, global: Global, group: &RankGroup) -> Result<(), Failure> {
     let started = Instant::now();
     let prompt = read_prompt(args)?;
     args.sampling.check()?;
     args.model.dtype()?;
     let path = args.model.path_or_tiny(global)?;
-    let loaded = args.model.load_over(&path, global, team)?;
+    let loaded = args.model.load_over(&path, global, group)?;
     let mut sampler = args.sampling.sampler(&loaded.defaults)?;
     args.sampling.note_defaults(&loaded.defaults, global);
     interrupt::install();

@@ -81,19 +81,19 @@ pub fn run(
     open: impl Fn(&Device) -> Result<Weights, Failure>,
     lead: impl FnOnce(&RankGroup, Global) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let team = RankGroup { ranks: ranks::join(args)?, args: args.clone() };
-    ranks::note_binding(&team.ranks, ranks::global_of(&team.ranks, global))?;
-    if team.ranks.size() == 1 {
-        return ranks::end(&team.ranks, lead(&team, global));
+    let group = RankGroup { ranks: ranks::join(args)?, args: args.clone() };
+    ranks::note_binding(&group.ranks, ranks::global_of(&group.ranks, global))?;
+    if group.ranks.size() == 1 {
+        return ranks::end(&group.ranks, lead(&group, global));
     }
-    let result = match team.ranks.is_first() {
-        true => lead(&team, global),
-        false => follow(&team, model, open),
+    let result = match group.ranks.is_first() {
+        true => lead(&group, global),
+        false => follow(&group, model, open),
     };
     // Whoever read our output has seen enough.
     let result = if matches!(result, Err(Failure::Closed)) { Ok(()) } else { result };
-    let result = together(&team.ranks, result);
-    ranks::end(&team.ranks, result)
+    let result = together(&group.ranks, result);
+    ranks::end(&group.ranks, result)
 }
 
 /// Whether every rank has room for its part, before any loads it.
@@ -107,10 +107,10 @@ fn check_memory(
     together(ranks, room())
 }
 
-fn follow(team: &RankGroup, model: &ModelArgs, open: impl Fn(&Device) -> Result<Weights, Failure>) -> Result<(), Failure> {
-    let opened = team.device(model).and_then(|device| open(&device));
-    let weights = together(&team.ranks, opened)?;
-    check_device(&model.device, &team.args, &team.ranks, weights.device())?;
-    check_memory(&team.ranks, &weights, model.dtype()?, open)?;
-    Ok(stages::follow(Ok(&weights), &team.ranks)?)
+fn follow(group: &RankGroup, model: &ModelArgs, open: impl Fn(&Device) -> Result<Weights, Failure>) -> Result<(), Failure> {
+    let opened = group.device(model).and_then(|device| open(&device));
+    let weights = together(&group.ranks, opened)?;
+    check_device(&model.device, &group.args, &group.ranks, weights.device())?;
+    check_memory(&group.ranks, &weights, model.dtype()?, open)?;
+    Ok(stages::follow(Ok(&weights), &group.ranks)?)
 }

@@ -133,11 +133,11 @@ impl ModelArgs {
     }
 
     /// As [`ModelArgs::load_from`], with the layers that the other ranks compute.
-    pub fn load_over(&self, path: &Path, global: Global, team: &RankGroup) -> Result<Loaded, Failure> {
+    pub fn load_over(&self, path: &Path, global: Global, group: &RankGroup) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
         let (device, read) = std::thread::scope(|s| {
             // A driver takes as long to start as a tokenizer takes to build.
-            let device = s.spawn(|| team.device(self));
+            let device = s.spawn(|| group.device(self));
             let read = self.open(path, &Device::cpu()).and_then(|w| Ok((texts(&w, path)?, defaults(&w, path)?, w)));
             (device.join(), read)
         });
@@ -149,12 +149,12 @@ impl ModelArgs {
         let mut device = device;
         let model = loop {
             weights = weights.on(&device);
-            match team.build(self, &weights, dtype, |device| self.open(path, device), path, global) {
-                Err(Failure::Device(e)) if !team.distributes(self) => device = go_on(&device, e)?,
+            match group.build(self, &weights, dtype, |device| self.open(path, device), path, global) {
+                Err(Failure::Device(e)) if !group.distributes(self) => device = go_on(&device, e)?,
                 built => break built?,
             }
         };
-        let reloads = !team.distributes(self);
+        let reloads = !group.distributes(self);
         Ok(Loaded { device, model, tokenizer, template, defaults, path: path.to_path_buf(), args: self.clone(), reloads })
     }
 }

@@ -43,16 +43,16 @@ pub struct PerplexityArgs {
 /// Runs the subcommand.
 pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     let open = |device: &Device| args.model.open(&args.model.path(Global { quiet: true, ..global })?, device);
-    layers::run(&args.ranks, &args.model, global, open, |team, global| measure(args, global, team))
+    layers::run(&args.ranks, &args.model, global, open, |group, global| measure(args, global, group))
 }
 
-fn measure(args: &PerplexityArgs, global: Global, team: &RankGroup) -> Result<(), Failure> {
+fn measure(args: &PerplexityArgs, global: Global, group: &RankGroup) -> Result<(), Failure> {
     let read = |f: &std::path::PathBuf| std::fs::read_to_string(f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())));
     let texts = args.file.iter().map(read).collect::<Result<Vec<String>, Failure>>()?;
     if args.ctx.is_some_and(|n| n < 2) {
         return Err(Failure::Usage("--ctx: a window needs at least 2 tokens".into()));
     }
-    let mut loaded = args.model.load_over(&args.model.path(global)?, global, team)?;
+    let mut loaded = args.model.load_over(&args.model.path(global)?, global, group)?;
     interrupt::install();
     warn_unknown(&loaded.tokenizer, texts.iter().map(String::as_str), global)?;
     let ctx = context_of(args.ctx, 512, &loaded.model.shape(), global)?;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny/tiny.gguf");
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A replica; it ends with the test.
 struct Replica {
@@ -38,7 +38,7 @@ impl Drop for Replica {
 /// What one connection is answered.
 fn ask(address: &str, request: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(request)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
@@ -136,7 +136,7 @@ fn two_replicas_answer_as_one() {
     (0..4).for_each(|_| assert_eq!(complete(&address, "ROMEO:"), expected));
     let began = Instant::now();
     while replicas[0].process.try_wait().unwrap().is_none() {
-        assert!(began.elapsed() < PATIENCE, "a replica without requests does not end");
+        assert!(began.elapsed() < TIMEOUT, "a replica without requests does not end");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(replicas[0].process.wait().unwrap().success());

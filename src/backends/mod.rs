@@ -33,8 +33,10 @@ pub(crate) mod lock;
 pub mod metal;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
-mod numbers;
 pub(crate) mod open;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod plan_uniforms;
 pub(crate) mod pool;
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 mod probe_kernels;
@@ -243,12 +245,12 @@ impl PendingRead {
 pub struct Repeat<'a> {
     /// The input that is the output of the run before.
     pub fed: usize,
-    /// What is added to each run-time number from run to run.
+    /// What is added to each run-time parameter from run to run.
     pub growth: &'a [f64],
 }
 
 impl Repeat<'_> {
-    /// Inputs and numbers of the run behind the one that wrote `out`.
+    /// Inputs and parameters of the run behind the one that wrote `out`.
     pub fn advance<B: Clone>(&self, inputs: &mut [B], out: &B, params: &mut [f64]) {
         inputs[self.fed] = out.clone();
         params.iter_mut().zip(self.growth).for_each(|(p, g)| *p += g);
@@ -304,10 +306,10 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `TensorError::OutOfMemory` where there is no room, `TensorError::DeviceLost` where the device is gone.
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
-    /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
+    /// Runs the plan; returns when it is submitted. `params` are the plan's run-time parameters.
     ///
     /// # Errors
-    /// When buffers or numbers do not suit the plan, there is no room for what it needs besides them, a kernel cannot be compiled or run
+    /// When buffers or parameters do not suit the plan, there is no room for what it needs besides them, a kernel cannot be compiled or run
     /// here, or the device is lost.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
     /// Runs the plan once for each of `outputs`, each time on the result of the run before; where it can, as one submission.

@@ -543,7 +543,7 @@ impl Steps {
         for s in std::mem::take(&mut self.list) {
             if let (Some(prev), Work::Map) = (out.last_mut(), &s.work) {
                 let alike = matches!(prev.work, Work::Map) && prev.stores[0].shape.count() == s.stores[0].shape.count();
-                if let Some(stores) = if alike { self.join(prev, &s) } else { None } {
+                if let Some(stores) = if alike { self.fused_stores(prev, &s) } else { None } {
                     let all: Vec<Source> =
                         prev.stores.iter().chain(&stores).flat_map(|x| x.sources.iter().cloned().chain([x.target.clone()])).collect();
                     let homes: Vec<Source> = all.into_iter().map(|x| Source { buf: self.home(x.buf), ..x }).collect();
@@ -568,7 +568,7 @@ impl Steps {
 
     /// The stores of `s` as they run together with `prev`, where they can: reads of what `prev` writes are replaced by the programs that
     /// compute it.
-    fn join(&self, prev: &Step, s: &Step) -> Option<Vec<Store>> {
+    fn fused_stores(&self, prev: &Step, s: &Step) -> Option<Vec<Store>> {
         let place = |x: &Source| (x.layout.simplified(), x.offset);
         let same_memory = |x: &Source, y: &Source| x.buf != Buf::Iota && self.home(x.buf) == self.home(y.buf);
         let mut stores = s.stores.clone();

@@ -51,7 +51,7 @@ pub(crate) struct Compiled {
     pub nodes: usize,
     /// How much there is to do.
     pub work: crate::plan::WorkCost,
-    /// How its numbers grow where it is repeated as the steps of a generation, once that is known.
+    /// How its parameters grow where it is repeated as the steps of a generation, once that is known.
     pub growth: std::sync::OnceLock<Vec<f64>>,
 }
 
@@ -143,7 +143,7 @@ fn emit(graph: &Graph, same: &[u32], options: &CompileOptions<'_>) -> (fuse::Ste
     (steps, inputs)
 }
 
-/// For each node the first node of the same structure over the same inputs. Nodes with run-time numbers are never merged: the numbers
+/// For each node the first node of the same structure over the same inputs. Nodes with run-time parameters are never merged: the parameters
 /// may differ in the next run.
 fn merge_common(graph: &mut Graph) -> Vec<u32> {
     type Structure = (u64, SmallVec<[(u32, u32); 3]>);

@@ -161,7 +161,7 @@ impl Evaluator {
         key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
         // A wrong setting is reported when a plan is made.
         key[1].word(order().map_or(u64::MAX, |o| o as u64));
-        // Plans are of one table, the device's or a strategy's: how many rows are joined or unpacked depends on it.
+        // Plans are of one table, the device's or a strategy's: how many rows are fused or unpacked depends on it.
         let tuning = roots.first().map(|root| *self.tuning.get_or_insert_with(|| root.device().backend().tuning().map_or(0, Tuning::id)));
         key[0].word(tuning.unwrap_or(0) ^ roots.first().map_or(0, |root| root.device().plan_key()));
         for root in roots {

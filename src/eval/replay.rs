@@ -11,11 +11,11 @@ use crate::tensor::{Meta, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Detects that successive evaluations run the same plan, each on the previous result, with run-time numbers that grow by constant amounts;
+/// Detects that successive evaluations run the same plan, each on the previous result, with run-time parameters that grow by constant amounts;
 /// then replays the recorded plan without building a graph. The values that its plan writes in place belong to it until it is dropped.
 #[derive(Default)]
 pub(crate) struct Replay {
-    /// Plan and numbers of the last evaluations.
+    /// Plan and parameters of the last evaluations.
     seen: Vec<(Arc<Compiled>, Vec<f64>)>,
     known: Option<RecordedPlan>,
 }
@@ -58,7 +58,7 @@ impl Replay {
         Ok(download)
     }
 
-    /// How a plan's numbers grow from one evaluation to the next: as they did in the last three, or when it was repeated before.
+    /// How a plan's parameters grow from one evaluation to the next: as they did in the last three, or when it was repeated before.
     fn growth(&self, compiled: &Arc<Compiled>, params: &[f64]) -> Option<Vec<f64>> {
         let even = || {
             let [(first, a), (second, b)] = &self.seen[..] else { return None };

@@ -333,7 +333,7 @@ fn random_graphs(device: &Device, count: u64, done: &mut dyn FnMut(&MemoryRow)) 
     Ok(rows)
 }
 
-/// A graph of products, rows, sums and joins over values of different sizes; the last three tensors are its results.
+/// A graph of products, rows, sums and concatenations over values of different sizes; the last three tensors are its results.
 pub(super) fn random_graph(seed: u64, device: &Device) -> TensorResult<Vec<Tensor>> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1;
     let mut roll = |sides: usize| {

@@ -127,7 +127,7 @@ pub(super) fn halves(r: &mut Runner<'_>, category: &'static str) -> TensorResult
 }
 
 /// Products of a matrix and a vector in a row of [`independent`].
-const MATVECS: usize = 16;
+const GEMVS: usize = 16;
 
 /// Sixteen products of a matrix and a vector in one evaluation: each vector an input, or the product before it. A GPU may run the first
 /// kind side by side.
@@ -141,16 +141,16 @@ pub(super) fn independent(r: &mut Runner<'_>, category: &'static str) -> TensorR
         w.eval()?;
         Ok(w)
     };
-    let w = (0..MATVECS as u64).map(|k| matrix(500 + k)).collect::<TensorResult<Vec<Tensor>>>()?;
+    let w = (0..GEMVS as u64).map(|k| matrix(500 + k)).collect::<TensorResult<Vec<Tensor>>>()?;
     let host = w.iter().map(Tensor::to_vec).collect::<TensorResult<Vec<_>>>()?;
     let column = |x: &[f64], w: &[f32], j: usize| x.iter().enumerate().map(|(k, x)| x * f64::from(w[k * SIDE + j])).sum::<f64>();
-    let x = operands(&device, MATVECS, &[1, SIDE], dtype)?;
+    let x = operands(&device, GEMVS, &[1, SIDE], dtype)?;
     let vector = |x: &Tensor| Ok(x.to_vec()?.into_iter().map(f64::from).collect::<Vec<f64>>());
     let mut out = Vec::new();
     for dependent in [false, true] {
         let last = |x: &Vec<Tensor>| -> TensorResult<f64> {
             if !dependent {
-                return Ok(column(&vector(&x[MATVECS - 1])?, &host[MATVECS - 1], 0));
+                return Ok(column(&vector(&x[GEMVS - 1])?, &host[GEMVS - 1], 0));
             }
             let product = |x: Vec<f64>, w: &Vec<f32>| (0..SIDE).map(|j| column(&x, w, j)).collect();
             Ok(host.iter().fold(vector(&x[0])?, product)[0])
@@ -162,12 +162,11 @@ pub(super) fn independent(r: &mut Runner<'_>, category: &'static str) -> TensorR
             }
             let mut products = x[v].iter().zip(&w).map(|(x, w)| x.matmul(w)).collect::<TensorResult<Vec<_>>>()?;
             eval_all(&products.iter().collect::<Vec<_>>())?;
-            Ok(products.swap_remove(MATVECS - 1).into())
+            Ok(products.swap_remove(GEMVS - 1).into())
         });
         let work = Work { variants: x.len(), run, expect, tolerance: 1e-2 };
-        let bytes = (MATVECS * (SIDE * SIDE + 2 * SIDE) * dtype.block_bytes()) as u64;
-        let (operation, operations) =
-            (if dependent { "16 matvecs, dependent" } else { "16 matvecs, independent" }, MATVECS * 2 * SIDE * SIDE);
+        let bytes = (GEMVS * (SIDE * SIDE + 2 * SIDE) * dtype.block_bytes()) as u64;
+        let (operation, operations) = (if dependent { "16 GEMVs, dependent" } else { "16 GEMVs, independent" }, GEMVS * 2 * SIDE * SIDE);
         let (operation, size, operations) = (operation.to_string(), format!("{SIDE}x{SIDE}"), operations as u64);
         out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Read, work })?);
     }

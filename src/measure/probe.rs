@@ -4,7 +4,7 @@ use crate::backends::cpu::{probe, share};
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use crate::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use smallvec::smallvec;
@@ -101,7 +101,7 @@ impl Op for Probe {
 
 /// What stands before the main function of a matrix probe, and its body: six matrices of one number, whose eight products are added up.
 fn matrix_code(edge: u32, lanes: u32) -> [String; 2] {
-    let (size, strips) = (edge * edge, WORKGROUP / lanes);
+    let (size, subgroups) = (edge * edge, WORKGROUP / lanes);
     let (mat, sum) = (format!("coop_mat{edge}x{edge}<f16"), format!("coop_mat{edge}x{edge}<f32, C>"));
     let before = format!(
         "enable f16;
@@ -110,7 +110,7 @@ var<workgroup> halves: array<f16, {}>;
 var<workgroup> strips: array<f32, {}>;
 ",
         6 * size,
-        strips * size
+        subgroups * size
     );
     let mut body = format!(
         "  let x = f16(load_0(min(0u, last)));
@@ -235,8 +235,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
             matrix[0]
         );
         let turns = if matches!(self, Probe::Matrix { .. }) { MATRIX_ITERATIONS } else { FMA_ITERATIONS };
-        let words = [n, threads, turns as usize].map(|w| Word::U32(w as u32)).to_vec();
+        let params = [n, threads, turns as usize].map(|n| KernelParam::U32(n as u32)).to_vec();
         let grid = [threads.div_ceil(WORKGROUP as usize) as u32, 1, 1];
-        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![], transposed: vec![] })
+        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, params, raw: vec![], transposed: vec![] })
     }
 }

@@ -1,23 +1,23 @@
-//! A kernel for GPUs that is one text in WGSL, as an operation: what the measurements of caches are made of.
+//! A kernel for GPUs that is one WGSL source, as an operation: what the measurements of caches are made of.
 
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use crate::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The text with how it is dispatched. Its operands are stored row by row.
+/// The source with how it is dispatched. Its operands are stored row by row.
 #[derive(Clone)]
 pub(super) struct WgslKernel {
     pub name: &'static str,
     pub source: &'static str,
-    /// Switches, put before the text.
+    /// Switches, put before the source.
     pub consts: Vec<(&'static str, u32)>,
     /// The members of its `struct Params`, all u32.
-    pub words: Vec<usize>,
+    pub params: Vec<usize>,
     /// Threads of a workgroup.
     pub workgroup: u32,
     /// Workgroups in x and y.
@@ -39,8 +39,8 @@ impl Op for WgslKernel {
     }
     fn key(&self, key: &mut Key) {
         key.text(self.source);
-        for word in self.consts.iter().map(|c| c.1 as usize).chain(self.words.iter().copied()) {
-            key.word(word as u64);
+        for value in self.consts.iter().map(|c| c.1 as usize).chain(self.params.iter().copied()) {
+            key.word(value as u64);
         }
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
@@ -63,9 +63,9 @@ impl Kernel for WgslKernel {
     }
     fn wgsl(&self, _: &Step, _: &AdapterInfo) -> Option<Wgsl> {
         let small = |n: usize| u32::try_from(n).ok();
-        let words = self.words.iter().map(|w| small(*w).map(Word::U32)).collect::<Option<_>>()?;
+        let params = self.params.iter().map(|n| small(*n).map(KernelParam::U32)).collect::<Option<_>>()?;
         let grid = [small(self.grid[0])?, small(self.grid[1])?, 1];
         let (source, consts, workgroup) = (self.source.into(), self.consts.clone(), self.workgroup);
-        Some(Wgsl { source, consts, workgroup, grid, words, raw: vec![], transposed: vec![] })
+        Some(Wgsl { source, consts, workgroup, grid, params, raw: vec![], transposed: vec![] })
     }
 }

@@ -138,21 +138,21 @@ impl Kernel for OpsKernel {
     }
     fn wgsl(&self, step: &Step, _: &AdapterInfo) -> Option<Wgsl> {
         let shape = &step.stores[0].shape;
-        let (words, consts, groups) = if self.name == Name::Matmul {
+        let (params, consts, groups) = if self.name == Name::Matmul {
             let (m, n, k, tiles_n) = (shape[0], shape[1], step.loads[0].shape[1], shape[1].div_ceil(self.group.width));
             let params = MatmulParams { m: U32::size(m)?, n: U32::size(n)?, k: U32::size(k)?, tiles_n: U32::size(tiles_n)? };
             let consts = vec![("WIDTH", self.group.width as u32), ("HEIGHT", self.group.height as u32)];
-            (params.words(), consts, tiles_n * m.div_ceil(self.group.height))
+            (params.values(), consts, tiles_n * m.div_ceil(self.group.height))
         } else {
             let params = ElementParams { elements: U32::size(shape.count())? };
-            (params.words(), vec![], shape.count().div_ceil(self.group.count()))
+            (params.values(), vec![], shape.count().div_ceil(self.group.count()))
         };
         Some(Wgsl {
             source: self.name.template().source(&[]),
             consts,
             workgroup: self.group.count() as u32,
             grid: [u32::try_from(groups).ok()?, 1, 1],
-            words,
+            params,
             raw: vec![],
             transposed: vec![],
         })

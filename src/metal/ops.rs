@@ -53,7 +53,7 @@ impl<B: RawBackend> MetalOps<B> {
                 Name::Matmul => backend.optimal_thread_group_size_2d(&pipeline),
                 _ => backend.optimal_thread_group_size(&pipeline),
             };
-            // One element would be read at a fixed place, by another text than any other number.
+            // One element would be read at a fixed place, by another source than any other number.
             let shape = Shape::of(if name == Name::Matmul { &[2, 2] } else { &[2] });
             let places = [0, 1, 2];
             let operands = [shape; 2];

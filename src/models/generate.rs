@@ -11,7 +11,7 @@ use crate::eval::{Download, Replay, eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use crate::models::{KvCache, Model, Pass, Sampler};
 use crate::plan::Plan;
-use crate::strategy::{LEAST_CHUNK, Pacing, PipelineStrategy, ROUNDED_PROMPT, with_pacing};
+use crate::strategy::{MIN_CHUNK, Pacing, PipelineStrategy, ROUNDED_PROMPT, with_pacing};
 use crate::tensor::Tensor;
 use recovery::ModelRef;
 use std::collections::VecDeque;
@@ -85,7 +85,7 @@ impl<'m> Session<'m> {
             cache: KvCache::none(),
             context,
             // Room for the padding of the last chunk.
-            capacity: context.next_multiple_of(LEAST_CHUNK),
+            capacity: context.next_multiple_of(MIN_CHUNK),
             tokens: Vec::new(),
             strategy: PipelineStrategy::Standard,
             pacing: Pacing::shared(PipelineStrategy::Standard).clone(),
@@ -222,7 +222,7 @@ impl<'m> Session<'m> {
         let mut hidden = None;
         // Where few tokens take as long as many: one plan to compile, one run.
         let wide = self.device.capabilities().wide;
-        let round = |n: usize| Some(n.next_power_of_two().max(LEAST_CHUNK)).filter(|&n| wide && n < ROUNDED_PROMPT);
+        let round = |n: usize| Some(n.next_power_of_two().max(MIN_CHUNK)).filter(|&n| wide && n < ROUNDED_PROMPT);
         // A state would take padding for text.
         let exact = self.cache.has_states();
         while !rest.is_empty() {
@@ -233,7 +233,7 @@ impl<'m> Session<'m> {
             let whole = round(rest.len()).filter(|&n| n <= room && !exact);
             let size = match rest.len() {
                 1 => 1,
-                n => whole.unwrap_or(chunks.iter().copied().find(|&c| c <= n).unwrap_or(if exact { n } else { LEAST_CHUNK })),
+                n => whole.unwrap_or(chunks.iter().copied().find(|&c| c <= n).unwrap_or(if exact { n } else { MIN_CHUNK })),
             };
             let size = if size > room { 1 } else { size };
             let valid = size.min(rest.len());

@@ -5,7 +5,7 @@ use crate::backends::cpu::share;
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, RawKernel, RawLanguage, RawSource, Step, Task, Value, Wgsl, Word};
+use crate::plan::{AdapterInfo, Kernel, KernelParam, RawKernel, RawLanguage, RawSource, Step, Task, Value, Wgsl};
 use crate::shader::MAX_GROUPS;
 use crate::shader::row_group::{MAX, RowGroup, SUM};
 use crate::shape::Shape;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The CPU form: the inputs' elements, the run-time numbers, and room for the results.
+/// The CPU form: the inputs' elements, the run-time parameters, and room for the results.
 ///
 /// Elementwise, all slices have one length, and any length may come. Row by row, each input's slice is a row, and so is the result,
 /// or one element for a reduction.
@@ -108,12 +108,12 @@ impl CustomOp {
     /// The GPU form: WGSL with a function of the operation's name. Names of other functions should begin with it too; those of generated code
     /// (`x4`, `at0`) are refused when the operation runs.
     ///
-    /// Elementwise, it is `fn name(x0: f32, x1: f32, …, p0: f32, …) -> f32`: an element of each input, then the run-time numbers.
+    /// Elementwise, it is `fn name(x0: f32, x1: f32, …, p0: f32, …) -> f32`: an element of each input, then the run-time parameters.
     ///
     /// Row by row, it is `fn name(row: u32, cols: u32, lane: u32)`, which all `WORKGROUP` threads of a workgroup call for one row;
     /// `lane` is the thread's number. It reads with `load_K(i) -> f32` and writes with `store_0(i, v)`, where `i` is `row * cols + c`
     /// for inputs with rows of their own and the result, `c` for a row that serves for all, and `row` for the result of a reduction.
-    /// `row_sum(v)` and `row_max(v)` combine a value of each thread, and `param(n) -> f32` is a run-time number. All threads must
+    /// `row_sum(v)` and `row_max(v)` combine a value of each thread, and `param(n) -> f32` is a run-time parameter. All threads must
     /// reach each `row_sum` and `row_max`.
     pub const fn wgsl(mut self, source: &'static str) -> CustomOp {
         self.wgsl = Some(source);
@@ -141,9 +141,9 @@ impl CustomOp {
     /// A form in Metal's shading language, used on Metal instead of the WGSL where all operands are f32 and stored (see
     /// [`Kernel::raw`]; the bindings are described at [`RawKernel`]).
     ///
-    /// Elementwise, word 0 is the number of elements and each thread has one: thread `t` of workgroup `g` of `groups` in x has element
-    /// `(g.y * groups + g.x) * threads + t`. Row by row, words 0 and 1 are rows and columns, and a workgroup has row
-    /// `g.y * groups + g.x`. The run-time numbers follow as f32. There may be more threads than elements or rows. The text is compiled so that NaN
+    /// Elementwise, parameter 0 is the number of elements and each thread has one: thread `t` of workgroup `g` of `groups` in x has element
+    /// `(g.y * groups + g.x) * threads + t`. Row by row, parameters 0 and 1 are rows and columns, and a workgroup has row
+    /// `g.y * groups + g.x`. The run-time parameters follow as f32. There may be more threads than elements or rows. The source is compiled so that NaN
     /// and infinity keep their meaning (`MTLMathMode::Relaxed`, before macOS 15 without fast math); a pragma in it can ask for another mode.
     ///
     /// # Safety
@@ -167,12 +167,12 @@ impl CustomOp {
         self.name
     }
 
-    /// Applies the operation. `params` are run-time numbers: they may change from call to call without a new plan.
+    /// Applies the operation. `params` are run-time parameters: they may change from call to call without a new plan.
     ///
     /// The result has the inputs' common float type; integers count as f32.
     ///
     /// # Errors
-    /// When the shapes do not fit the form, the inputs live on different devices, or there is neither a form for this machine (or f64)
+    /// When the shapes do not fit the form, the inputs live on different devices, or there is neither a form for this backend (or f64)
     /// nor a definition. WGSL code that the driver refuses is reported by the evaluation, with the code.
     ///
     /// ```
@@ -290,16 +290,16 @@ struct CustomKernel {
 }
 
 impl CustomKernel {
-    /// The numbers of a WGSL or raw form: sizes, then the run-time numbers.
-    fn words(&self, step: &Step) -> Option<Vec<Word>> {
-        let small = |n: usize| u32::try_from(n).ok().map(Word::U32);
-        let mut words = match self.op.form {
+    /// The parameters of a WGSL or raw form: sizes, then the run-time ones.
+    fn params(&self, step: &Step) -> Option<Vec<KernelParam>> {
+        let small = |n: usize| u32::try_from(n).ok().map(KernelParam::U32);
+        let mut params = match self.op.form {
             Form::Elementwise => vec![small(step.stores[0].shape.count())?],
             _ => vec![small(step.loads[0].shape[0])?, small(step.loads[0].shape[1])?],
         };
         small(step.loads[0].shape.count())?;
-        words.extend(step.params.iter().map(|&p| Word::ParamF32(p)));
-        Some(words)
+        params.extend(step.params.iter().map(|&p| KernelParam::ParamF32(p)));
+        Some(params)
     }
 
     /// Applies the CPU form to a part of the result and to elements from `starts` on of the loads.
@@ -365,7 +365,7 @@ impl Kernel for CustomKernel {
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         let name = self.op.name;
         let mut source = String::from(self.op.wgsl?);
-        let words = self.words(step)?;
+        let params = self.params(step)?;
         let head = "@compute @workgroup_size(WORKGROUP)\nfn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: \
                     vec3<u32>, @builtin(local_invocation_index) lane: u32) {\n  let linear = group.y * groups.x + group.x;\n";
         let most = adapter.workgroup_threads.max(1);
@@ -402,7 +402,7 @@ impl Kernel for CustomKernel {
                 consts: vec![],
                 workgroup,
                 grid: [groups, 1, 1],
-                words,
+                params,
                 raw: vec![],
                 transposed: vec![],
             });
@@ -426,7 +426,7 @@ impl Kernel for CustomKernel {
             consts: vec![],
             workgroup,
             grid: [u32::try_from(rows).ok()?, 1, 1],
-            words,
+            params,
             raw: vec![],
             transposed: vec![],
         })
@@ -445,6 +445,6 @@ impl Kernel for CustomKernel {
         let groups = u32::try_from(groups).ok()?;
         let y = groups.div_ceil(MAX_GROUPS).max(1);
         // SAFETY: whoever gave the source to `msl` or `spirv` vouched for it.
-        Some(unsafe { RawKernel::new(source, entry, [threads, 1, 1], [groups.div_ceil(y), y, 1], self.words(step)?) })
+        Some(unsafe { RawKernel::new(source, entry, [threads, 1, 1], [groups.div_ceil(y), y, 1], self.params(step)?) })
     }
 }

@@ -5,6 +5,7 @@ pub mod affine;
 pub(crate) mod arithmetic;
 pub mod attention;
 pub mod byte_entropy;
+pub(crate) mod cat;
 pub mod convolution;
 pub(crate) mod create;
 #[doc(hidden)]
@@ -24,7 +25,6 @@ pub mod gather;
 pub mod index;
 pub mod index_add;
 pub mod interpolate;
-pub(crate) mod join;
 pub(crate) mod linear_algebra;
 #[doc(hidden)]
 pub mod linear_scan;

@@ -111,8 +111,8 @@ impl Tensor {
         Ok((values.cast(self.stored())?, places))
     }
 
-    /// In ⌈log₂ n⌉ rounds, each of which joins every element with the one 1, 2, 4, … places before it (Hillis and Steele, 1986).
-    fn scan(&self, op: &'static str, d: isize, join: Binary, neutral: f64, at: At) -> TensorResult<Tensor> {
+    /// In ⌈log₂ n⌉ rounds, each of which combines every element with the one 1, 2, 4, … places before it (Hillis and Steele, 1986).
+    fn scan(&self, op: &'static str, d: isize, combine: Binary, neutral: f64, at: At) -> TensorResult<Tensor> {
         let k = dim(d, self.rank(), op, at)?;
         let whole = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
         let (work, result) = match self.stored() {
@@ -128,7 +128,7 @@ impl Tensor {
             while reach < n {
                 margins[k] = (reach as isize, -(reach as isize));
                 let before = x.pad(&margins, PadMode::Constant(neutral))?;
-                x = x.binary(join, Rhs::Tensor(&before))?;
+                x = x.binary(combine, Rhs::Tensor(&before))?;
                 reach *= 2;
             }
             x.cast(result)

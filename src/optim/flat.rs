@@ -18,8 +18,8 @@ pub(crate) struct Summed {
 }
 
 /// Values of gradients in a piece at least, and pieces at most.
-const LEAST_PIECE: usize = 1 << 20;
-const MOST_PIECES: usize = 7;
+const MIN_PART_ELEMENTS: usize = 1 << 20;
+const MAX_PARTS: usize = 7;
 
 /// The number of a parameter's layer, which is the first number in its name.
 fn layer(name: &str) -> Option<usize> {
@@ -36,7 +36,7 @@ impl Optimizer {
     /// it ends where the piece before begins. They follow from the parameters alone. Pieces are whole layers; what is in front of the first layer is the last
     /// piece, since embeddings have their gradient at the very end, whatever their size.
     pub(crate) fn pieces(&self) -> Vec<Vec<usize>> {
-        let pieces = (self.lengths().iter().sum::<usize>() / LEAST_PIECE).clamp(1, MOST_PIECES);
+        let pieces = (self.lengths().iter().sum::<usize>() / MIN_PART_ELEMENTS).clamp(1, MAX_PARTS);
         let in_front: Vec<usize> = self.groups.iter().map(Group::in_front_of_layers).collect();
         let layers = if pieces > 1 && in_front.iter().any(|n| *n > 0) { pieces - 1 } else { pieces };
         let cuts: Vec<Vec<usize>> = self.groups.iter().map(Group::cuts).collect();

@@ -35,7 +35,7 @@ pub trait Kernel: Send + Sync {
         None
     }
     /// The kernel that does these products.
-    fn fuse_gemv(&self, _joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
+    fn fuse_gemv(&self, _products: FusedGemv) -> Option<Arc<dyn Kernel>> {
         None
     }
     /// The normalization of load 0's rows that this kernel is.
@@ -95,7 +95,7 @@ pub enum RawSource {
 
 /// A kernel's form in a driver's own language. Nothing checks or translates it.
 ///
-/// Its bindings are the kernel's words as a uniform buffer (padded to whole 16 bytes), then one buffer per load, then one per store: in
+/// Its bindings are the kernel's parameters as a uniform buffer (padded to whole 16 bytes), then one buffer per load, then one per store: in
 /// Metal `buffer(0)`, `buffer(1)`, …, in SPIR-V the bindings of descriptor set 0.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
@@ -104,17 +104,17 @@ pub struct RawKernel {
     pub(crate) entry: &'static str,
     pub(crate) workgroup: [u32; 3],
     pub(crate) grid: [u32; 3],
-    pub(crate) words: Vec<Word>,
+    pub(crate) params: Vec<KernelParam>,
 }
 
 impl RawKernel {
-    /// A form with its entry point, threads of a workgroup (x, y, z), workgroups (x, y, z) and words.
+    /// A form with its entry point, threads of a workgroup (x, y, z), workgroups (x, y, z) and parameters.
     ///
     /// # Safety
     /// The source must be valid for its driver, declare `workgroup`, bind what the step has and touch nothing outside of it: no bounds
     /// check stands between it and the memory of the GPU.
-    pub unsafe fn new(source: RawSource, entry: &'static str, workgroup: [u32; 3], grid: [u32; 3], words: Vec<Word>) -> RawKernel {
-        RawKernel { source, entry, workgroup, grid, words }
+    pub unsafe fn new(source: RawSource, entry: &'static str, workgroup: [u32; 3], grid: [u32; 3], params: Vec<KernelParam>) -> RawKernel {
+        RawKernel { source, entry, workgroup, grid, params }
     }
 }
 
@@ -191,7 +191,7 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// | `store8_K(i, v, w)` | `i % 8 == 0`; `i..i+8` in one row | as `store4_K` |
 /// | `reads4_K(i) -> Reads_K`, then `write4_K(i, v, reads)` | as `store4_K` | as `store4_K`; the epilogue's reads are issued early |
 /// | `columns8_K(i) -> Columns_K`, then `write8_K(i, v, w, columns)` per row | as `store8_K`; `row_start` set | what is equal in all rows (a bias) is read once |
-/// | `word(n) -> u32` | `n < words.len()`; no `struct Params` | a parameter of the kernel |
+/// | `word(n) -> u32` | `n < params.len()`; no `struct Params` | a parameter of the kernel |
 /// | `fail(code)` | | reports a bad index |
 ///
 /// It may also use:
@@ -203,8 +203,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// - `raw_K`: the buffer of a contiguous plain load, as `array<vec4<u32>>`, or `array<u32>` for block formats; `wide_K`: the same as
 ///   `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
 ///
-/// A source reads its words as `p.rows` if it declares them, in order: `struct Params { rows: u32, eps: f32 }`, which the generator completes with the
-/// numbers of the operands and binds as `p`. Without such a struct it reads them by number, as `word(n)`. No other variable of the module may be
+/// A source reads its parameters as `p.rows` if it declares them, in order: `struct Params { rows: u32, eps: f32 }`, which the generator completes with the
+/// parameters of the operands and binds as `p`. Without such a struct it reads them by number, as `word(n)`. No other variable of the module may be
 /// called `p`.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
@@ -216,17 +216,17 @@ pub struct Wgsl {
     pub workgroup: u32,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
-    /// The kernel's own numbers.
-    pub words: Vec<Word>,
+    /// The kernel's own parameters.
+    pub params: Vec<KernelParam>,
     /// Loads whose buffer the source reads directly as `raw_K`.
     pub raw: Vec<u8>,
     /// Loads that the source reads with their last two dimensions exchanged, see [`Load::transposed`](super::Load::transposed).
     pub transposed: Vec<u8>,
 }
 
-/// A number that a kernel reads at run time.
+/// A parameter that a kernel reads at run time, a word of its uniform block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Word {
+pub enum KernelParam {
     /// A size.
     U32(u32),
     /// A constant.

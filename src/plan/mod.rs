@@ -154,7 +154,7 @@ pub struct Step {
     pub loads: Vec<Load>,
     /// The kernel's results.
     pub stores: Vec<Store>,
-    /// The kernel's run-time numbers, as indices of the plan's parameters.
+    /// The kernel's run-time parameters, as indices of the plan's parameters.
     pub params: Vec<u16>,
 }
 

@@ -59,7 +59,7 @@ pub trait Task {
     fn raw_load(&self, k: usize) -> Raw;
     /// Memory of store `k`'s target.
     fn raw_store(&self, k: usize) -> Raw;
-    /// The kernel's `n`-th run-time number.
+    /// The kernel's `n`-th run-time parameter.
     fn param(&self, n: usize) -> f64;
     /// Scratch of this thread, at least `bytes` long and 64-byte aligned; its content is arbitrary. One piece per call of the kernel.
     #[allow(clippy::mut_from_ref)] // each call gives other memory

@@ -223,8 +223,8 @@ impl Engine {
         if let Some((t, _)) = request.sampling.bias.iter().find(|(t, _)| *t as usize >= self.vocab) {
             return invalid(format!("the bias is for token {t}, which is not in the vocabulary of {}", self.vocab));
         }
-        if let Some(n) = request.logprobs.filter(|&n| n > Request::MOST_LOGPROBS) {
-            return invalid(format!("log-probabilities of {n} tokens; at most {} are given", Request::MOST_LOGPROBS));
+        if let Some(n) = request.logprobs.filter(|&n| n > Request::MAX_LOGPROBS) {
+            return invalid(format!("log-probabilities of {n} tokens; at most {} are given", Request::MAX_LOGPROBS));
         }
         if request.prompt.len() + 1 > self.longest {
             return Err(Refusal::TooLong { prompt: request.prompt.len(), longest: self.longest });

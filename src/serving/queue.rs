@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Beginnings of requests from which the time between two of them is known, and of how many it is the mean.
 const FEWEST_STARTS: usize = 8;
-const MOST_STARTS: usize = 32;
+const MAX_STARTS: usize = 32;
 
 /// The prompt that a request waits with. Equal ones, such as those of a request for several answers, are read once and count once.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Queue {
     /// It waits no more, since its prompt begins to be read.
     pub fn begin(&mut self, w: Waiting, now: Instant) {
         self.starts.push_back(now);
-        if self.starts.len() > MOST_STARTS {
+        if self.starts.len() > MAX_STARTS {
             self.starts.pop_front();
         }
         self.leave(w);

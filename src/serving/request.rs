@@ -150,7 +150,7 @@ pub struct Request {
     pub sampling: Sampling,
     /// Tokens that end the answer; they are not part of it.
     pub ends: Vec<u32>,
-    /// Whether log-probabilities are wanted, and of how many of the most likely tokens besides the chosen one; at most [`Request::MOST_LOGPROBS`].
+    /// Whether log-probabilities are wanted, and of how many of the most likely tokens besides the chosen one; at most [`Request::MAX_LOGPROBS`].
     pub logprobs: Option<usize>,
     /// What the answer may consist of.
     pub constraint: Option<Box<dyn Constraint>>,
@@ -160,7 +160,7 @@ pub struct Request {
 
 impl Request {
     /// Most likely tokens whose log-probabilities are given at most.
-    pub const MOST_LOGPROBS: usize = 20;
+    pub const MAX_LOGPROBS: usize = 20;
 
     /// The most likely tokens after a prompt, at most `max_tokens`.
     pub fn new(prompt: &[u32], max_tokens: usize) -> Request {

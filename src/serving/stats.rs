@@ -1,7 +1,7 @@
 //! What an engine counts and times.
 
 /// Classes of a distribution at most, without the last.
-const MOST_BOUNDS: usize = 16;
+const MAX_BOUNDS: usize = 16;
 /// Upper bounds of times in the queue, in seconds.
 const WAITS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 /// Those of steps.
@@ -112,14 +112,14 @@ impl EngineStats {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distribution {
     bounds: &'static [f64],
-    counts: [u64; MOST_BOUNDS + 1],
+    counts: [u64; MAX_BOUNDS + 1],
     sum: f64,
 }
 
 impl Distribution {
     fn new(bounds: &'static [f64]) -> Distribution {
-        debug_assert!(bounds.len() <= MOST_BOUNDS);
-        Distribution { bounds, counts: [0; MOST_BOUNDS + 1], sum: 0.0 }
+        debug_assert!(bounds.len() <= MAX_BOUNDS);
+        Distribution { bounds, counts: [0; MAX_BOUNDS + 1], sum: 0.0 }
     }
 
     pub(super) fn observe(&mut self, number: f64) {

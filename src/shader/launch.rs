@@ -1,7 +1,7 @@
 //! Grids and parameters of a dispatch, and what a kernel asks about its operands' memory.
 
 use super::template::TemplateValue;
-use crate::plan::{Load, Source, SubgroupSync, Word};
+use crate::plan::{KernelParam, Load, Source, SubgroupSync};
 
 /// The most workgroups in one dimension of a grid.
 pub const MAX_GROUPS: u32 = 65_535;
@@ -14,15 +14,15 @@ pub fn grid(count: usize) -> Option<[u32; 3]> {
     (y <= MAX_GROUPS).then_some([x, y, 1])
 }
 
-/// Sizes as words, or `None` where one does not fit.
-pub fn words(sizes: &[usize]) -> Option<Vec<Word>> {
-    sizes.iter().map(|&n| u32::try_from(n).ok().map(Word::U32)).collect()
+/// Sizes as parameters, or `None` where one does not fit.
+pub fn sizes(sizes: &[usize]) -> Option<Vec<KernelParam>> {
+    sizes.iter().map(|&n| u32::try_from(n).ok().map(KernelParam::U32)).collect()
 }
 
-/// The two words whose sum is a source's first element.
-pub fn start(source: &Source) -> Option<[Word; 2]> {
-    let fixed = Word::U32(u32::try_from(source.layout.offset).ok()?);
-    Some([fixed, source.offset.map_or(Word::U32(0), Word::ParamU32)])
+/// The two parameters whose sum is a source's first element.
+pub fn start(source: &Source) -> Option<[KernelParam; 2]> {
+    let fixed = KernelParam::U32(u32::try_from(source.layout.offset).ok()?);
+    Some([fixed, source.offset.map_or(KernelParam::U32(0), KernelParam::ParamU32)])
 }
 
 /// What `subgroup_barrier.wgsl` asks about.

@@ -1,29 +1,29 @@
-//! The shader toolkit: WGSL templates, the numbers that a kernel reads at run time as a Rust struct, reductions over threads, loaders, grids.
+//! The shader toolkit: WGSL templates, the parameters that a kernel reads at run time as a Rust struct, reductions over threads, loaders, grids.
 //!
 //! # From a template to what the driver gets
 //!
 //! A kernel's shader source is a `.wgsl` file next to its op. It is a [`Template`]: four directives and one form of substitution
 //! ([`template`]). The op's GPU code chooses a variant, renders it and returns it as [`Wgsl`](crate::plan::Wgsl) with the tile sizes as
-//! `consts`, the grid, and the numbers that are known only at run time. The code generator (`backends/codegen/wgsl.rs`) puts the bindings, the
+//! `consts`, the grid, and the parameters that are known only at run time. The code generator (`backends/codegen/wgsl.rs`) puts the bindings, the
 //! `const` lines and the functions `load_K`, `store_K` … before it and appends what it calls of the prelude.
 //!
 //! # Parameters
 //!
-//! All run-time numbers of a step (the kernel's own, then strides and offsets of its operands, then parameters of fused programs) are the
+//! All run-time parameters of a step (the kernel's own, then strides and offsets of its operands, then parameters of fused programs) are the
 //! members of one WGSL struct in a uniform buffer, `@binding(0) var<uniform> p: Params`, bound at a dynamic offset. Steps of a pass share the
-//! buffer, never a block. The kernel's own numbers come first, in the order of [`Wgsl::words`](crate::plan::Wgsl). Each member is a scalar of four
-//! bytes, so word `n` lies at byte `4 · n`.
+//! buffer, never a block. The kernel's own come first, in the order of [`Wgsl::params`](crate::plan::Wgsl). Each member is a scalar of four
+//! bytes, so member `n` lies at byte `4 · n`.
 //!
-//! The macro `params!` declares the kernel's own numbers once, as a Rust struct; a rendered template begins with the same struct in WGSL, and the
+//! The macro `params!` declares the kernel's own parameters once, as a Rust struct; a rendered template begins with the same struct in WGSL, and the
 //! code generator appends its members. A template reads `p.rows`.
 //!
-//! Kernels of other crates may read their words by number, `word(n)`, also where `n` is computed. Elements of an array take 16 bytes in a uniform
-//! buffer, so their words are rows of four: the first member is `numbered: array<vec4<u32>, N>`, filled up with zeros.
+//! Kernels of other crates may read their parameters by number, `word(n)`, also where `n` is computed. Elements of an array take 16 bytes in a uniform
+//! buffer, so they are rows of four: the first member is `numbered: array<vec4<u32>, N>`, filled up with zeros.
 //!
 //! Structs that belong to several kernels nest: `x: StartParams` is read as `p.x_start` and `p.x_offset`, and `struct DecodeParams: AttentionParams`
 //! begins with the fields of `AttentionParams`. In WGSL they are flat.
 //!
-//! A number that a plan is run with, not compiled with, is a field like any other: its value is [`U32::param`] or [`F32::param`] instead of
+//! A parameter that a plan is run with, not compiled with, is a field like any other: its value is [`U32::param`] or [`F32::param`] instead of
 //! [`U32::size`].
 //!
 //! ```text
@@ -39,7 +39,7 @@
 //! static GATHER: Template = Template::new("gather.wgsl", include_str!("gather.wgsl")).params(GatherParams::FIELDS);
 //!
 //! let source = GATHER.source(&[("VEC", TemplateValue::Int(1))]);
-//! let words = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)? }.words();
+//! let params = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)? }.values();
 //! ```
 
 pub mod block_values;
@@ -50,7 +50,7 @@ pub mod template;
 pub mod vec16;
 
 pub use block_values::block_values;
-pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, subgroup_barrier, words};
+pub use launch::{MAX_GROUPS, col_major, grid, indexable, sizes, start, subgroup_barrier};
 pub(crate) use params::params;
 pub use params::{F32, StartParams, U32};
 pub use template::{Template, TemplateError, TemplateValue};

@@ -1,6 +1,6 @@
-//! A kernel's run-time numbers as a Rust struct, and the same struct in WGSL.
+//! A kernel's run-time parameters as a Rust struct, and the same struct in WGSL.
 
-use crate::plan::Word;
+use crate::plan::KernelParam;
 use std::fmt;
 
 /// The type of a field as WGSL sees it.
@@ -76,10 +76,10 @@ pub const fn count(parts: &[(&'static str, &'static [Field])]) -> usize {
 
 /// The value of a `u32` field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct U32(Option<Word>);
+pub struct U32(Option<KernelParam>);
 
 impl U32 {
-    /// A field that the chosen variant does not read. It takes no word where only such fields follow.
+    /// A field that the chosen variant does not read. It takes no space where only such fields follow.
     pub const ABSENT: U32 = U32(None);
 
     /// A size; `None` where it does not fit 32 bits.
@@ -88,25 +88,25 @@ impl U32 {
     }
     /// The plan's parameter `n`, given when the plan is run.
     pub fn param(n: u16) -> U32 {
-        U32(Some(Word::ParamU32(n)))
+        U32(Some(KernelParam::ParamU32(n)))
     }
 }
 
 impl From<u32> for U32 {
     fn from(n: u32) -> U32 {
-        U32(Some(Word::U32(n)))
+        U32(Some(KernelParam::U32(n)))
     }
 }
 
-impl From<Word> for U32 {
-    fn from(w: Word) -> U32 {
-        U32(Some(w))
+impl From<KernelParam> for U32 {
+    fn from(p: KernelParam) -> U32 {
+        U32(Some(p))
     }
 }
 
 /// The value of an `f32` field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct F32(Option<Word>);
+pub struct F32(Option<KernelParam>);
 
 impl F32 {
     /// As [`U32::ABSENT`].
@@ -114,46 +114,46 @@ impl F32 {
 
     /// The plan's parameter `n`, given when the plan is run.
     pub fn param(n: u16) -> F32 {
-        F32(Some(Word::ParamF32(n)))
+        F32(Some(KernelParam::ParamF32(n)))
     }
 }
 
 impl From<f32> for F32 {
     fn from(v: f32) -> F32 {
-        F32(Some(Word::F32(v)))
+        F32(Some(KernelParam::F32(v)))
     }
 }
 
 /// What a struct's fields may be: scalars, and structs of them.
 pub trait FieldValue {
-    /// The fields, in the order of their words; a scalar is one without a name.
+    /// The fields in order; a scalar is one without a name.
     const FIELDS: &'static [Field];
     /// What the chosen variant does not read.
     const ABSENT: Self;
-    /// Appends the word of each field, if there is one.
-    fn append(self, words: &mut Vec<Option<Word>>);
+    /// Appends the value of each field, if there is one.
+    fn append(self, values: &mut Vec<Option<KernelParam>>);
 }
 
 impl FieldValue for U32 {
     const FIELDS: &'static [Field] = &[Field { group: "", name: "", ty: FieldType::U32 }];
     const ABSENT: U32 = U32(None);
-    fn append(self, words: &mut Vec<Option<Word>>) {
-        words.push(self.0);
+    fn append(self, values: &mut Vec<Option<KernelParam>>) {
+        values.push(self.0);
     }
 }
 
 impl FieldValue for F32 {
     const FIELDS: &'static [Field] = &[Field { group: "", name: "", ty: FieldType::F32 }];
     const ABSENT: F32 = F32(None);
-    fn append(self, words: &mut Vec<Option<Word>>) {
-        words.push(self.0);
+    fn append(self, values: &mut Vec<Option<KernelParam>>) {
+        values.push(self.0);
     }
 }
 
-/// Fields' words in order: absent ones at the end are left out, others are zero.
-pub fn words(fields: &[Option<Word>]) -> Vec<Word> {
+/// Fields' values in order: absent ones at the end are left out, others are zero.
+pub fn values(fields: &[Option<KernelParam>]) -> Vec<KernelParam> {
     let used = fields.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-    fields[..used].iter().map(|w| w.unwrap_or(Word::U32(0))).collect()
+    fields[..used].iter().map(|v| v.unwrap_or(KernelParam::U32(0))).collect()
 }
 
 /// The struct `Params` of these fields in WGSL, which the code generator completes and binds as `p`.
@@ -168,7 +168,7 @@ pub fn wgsl_struct(fields: &[Field]) -> String {
 /// A field may be such a struct itself, whose fields a template reads as `p.FIELD_NAME`; and `struct NAME: OTHER { … }` begins with the fields
 /// of another one, which are its own in a template and stand in `base` in Rust.
 ///
-/// It has `FIELDS`, for [`Template::params`](super::Template::params), and `words()`, for [`Wgsl::words`](crate::plan::Wgsl).
+/// It has `FIELDS`, for [`Template::params`](super::Template::params), and `values()`, for [`Wgsl::params`](crate::plan::Wgsl).
 macro_rules! params {
     (@type u32) => { $crate::shader::params::U32 };
     (@type f32) => { $crate::shader::params::F32 };
@@ -195,22 +195,22 @@ macro_rules! params {
                 $(base: <$base as $crate::shader::params::FieldValue>::ABSENT,)?
                 $($field: <$crate::shader::params::params!(@type $ty) as $crate::shader::params::FieldValue>::ABSENT),+
             };
-            fn append(self, words: &mut Vec<Option<$crate::plan::Word>>) {
-                $(<$base as $crate::shader::params::FieldValue>::append(self.base, words);)?
-                $($crate::shader::params::FieldValue::append(self.$field, words);)+
+            fn append(self, values: &mut Vec<Option<$crate::plan::KernelParam>>) {
+                $(<$base as $crate::shader::params::FieldValue>::append(self.base, values);)?
+                $($crate::shader::params::FieldValue::append(self.$field, values);)+
             }
         }
         #[allow(dead_code)] // Not every kernel asks for each.
         impl $name {
-            /// The fields, in the order of their words.
+            /// The fields in order.
             $vis const FIELDS: &'static [$crate::shader::params::Field] = <$name as $crate::shader::params::FieldValue>::FIELDS;
             /// A struct none of whose fields the chosen variant reads.
             $vis const ABSENT: $name = <$name as $crate::shader::params::FieldValue>::ABSENT;
-            /// The words that the plan gives the kernel.
-            $vis fn words(self) -> Vec<$crate::plan::Word> {
+            /// The parameters that the plan gives the kernel.
+            $vis fn values(self) -> Vec<$crate::plan::KernelParam> {
                 let mut all = Vec::new();
                 $crate::shader::params::FieldValue::append(self, &mut all);
-                $crate::shader::params::words(&all)
+                $crate::shader::params::values(&all)
             }
         }
     };
@@ -227,9 +227,9 @@ params! {
     }
 }
 
-impl From<[Word; 2]> for StartParams {
-    fn from(words: [Word; 2]) -> StartParams {
-        let [start, offset] = words.map(U32::from);
+impl From<[KernelParam; 2]> for StartParams {
+    fn from(values: [KernelParam; 2]) -> StartParams {
+        let [start, offset] = values.map(U32::from);
         StartParams { start, offset }
     }
 }
@@ -253,19 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_words_in_order() {
+    fn fields_are_values_in_order() {
         let all = Sample { rows: U32::size(7).unwrap(), eps: 0.5.into(), valid: U32::param(2), start: 9.into() };
-        assert_eq!(all.words(), [Word::U32(7), Word::F32(0.5), Word::ParamU32(2), Word::U32(9)]);
+        assert_eq!(all.values(), [KernelParam::U32(7), KernelParam::F32(0.5), KernelParam::ParamU32(2), KernelParam::U32(9)]);
         let members = "struct Params {\n  rows: u32,\n  eps: f32,\n  valid: u32,\n  start: u32,\n}\n";
         assert_eq!(wgsl_struct(Sample::FIELDS), members);
     }
 
     #[test]
-    fn absent_fields_take_words_only_before_others() {
+    fn absent_fields_take_space_only_before_others() {
         let last = Sample { rows: 1.into(), eps: F32::param(3), valid: U32::ABSENT, start: U32::ABSENT };
-        assert_eq!(last.words(), [Word::U32(1), Word::ParamF32(3)]);
+        assert_eq!(last.values(), [KernelParam::U32(1), KernelParam::ParamF32(3)]);
         let between = Sample { rows: 1.into(), eps: F32::ABSENT, valid: U32::ABSENT, start: 4.into() };
-        assert_eq!(between.words(), [Word::U32(1), Word::U32(0), Word::U32(0), Word::U32(4)]);
+        assert_eq!(between.values(), [KernelParam::U32(1), KernelParam::U32(0), KernelParam::U32(0), KernelParam::U32(4)]);
     }
 
     params! {
@@ -279,15 +279,15 @@ mod tests {
     }
 
     #[test]
-    fn nested_structs_are_flat_words() {
+    fn nested_structs_are_flat() {
         let base = Sample { rows: 1.into(), eps: 0.5.into(), valid: U32::ABSENT, start: 2.into() };
-        let all = Longer { base, a: [Word::U32(3), Word::ParamU32(4)].into(), line: 5.into() };
-        let first = [Word::U32(1), Word::F32(0.5), Word::U32(0), Word::U32(2)];
-        assert_eq!(all.words(), [first.as_slice(), &[Word::U32(3), Word::ParamU32(4), Word::U32(5)]].concat());
+        let all = Longer { base, a: [KernelParam::U32(3), KernelParam::ParamU32(4)].into(), line: 5.into() };
+        let first = [KernelParam::U32(1), KernelParam::F32(0.5), KernelParam::U32(0), KernelParam::U32(2)];
+        assert_eq!(all.values(), [first.as_slice(), &[KernelParam::U32(3), KernelParam::ParamU32(4), KernelParam::U32(5)]].concat());
         let names: Vec<String> = Longer::FIELDS.iter().map(Field::to_string).collect();
         assert_eq!(names, ["rows", "eps", "valid", "start", "a_start", "a_offset", "line"]);
         assert!(names.iter().zip(Longer::FIELDS).all(|(name, f)| f.is(name) && !f.is("offset")));
-        assert_eq!(Longer { base, ..Longer::ABSENT }.words(), first);
+        assert_eq!(Longer { base, ..Longer::ABSENT }.values(), first);
     }
 
     #[test]

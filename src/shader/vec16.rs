@@ -6,7 +6,7 @@ use super::{StartParams, start};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Source};
 
-/// Packets that a row that is not resident has under way for a thread.
+/// Vectors of eight that a row that is not resident has under way for a thread.
 const PREFETCH: u32 = 4;
 
 /// What comes of a vector of eight that reaches beyond its row's end.
@@ -60,7 +60,7 @@ pub struct RowTiling {
     pub group: RowGroup,
     /// Rows of a row group.
     pub group_rows: u32,
-    /// Packets of a row that a thread keeps in registers, or 0 where the row is too long.
+    /// Vectors of eight of a row that a thread keeps in registers, or 0 where the row is too long.
     pub resident: u32,
     vec: bool,
     eights: bool,

@@ -79,7 +79,7 @@ impl LaneStep {
             let m = format!("{lanes} lanes on {size} rank(s): both must be powers of two, with at least one lane for each rank");
             return Err(TensorError::Config(m));
         }
-        Ok(LaneStep { ranks: ranks.clone(), lanes, sharded: false, most: MOST_EXCHANGED, memory: Vec::new(), stages: Stages::default() })
+        Ok(LaneStep { ranks: ranks.clone(), lanes, sharded: false, most: MAX_EXCHANGED, memory: Vec::new(), stages: Stages::default() })
     }
 
     /// Ranks exchange at most so many values at once, rounded down to 4,096, but at least as many; without this, 2²⁸. It changes no bit.
@@ -428,7 +428,7 @@ impl LaneStep {
 }
 
 /// Values in an exchange at most: MPI counts up to 2³¹ − 1, and what arrives takes as much memory again.
-const MOST_EXCHANGED: usize = 1 << 28;
+const MAX_EXCHANGED: usize = 1 << 28;
 
 /// The gradient, summed over the lanes of all ranks.
 enum Sums {

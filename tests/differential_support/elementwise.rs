@@ -278,7 +278,7 @@ fn ternary(l: &mut List) {
         let z = p.value(|v| v.kind == Kind::Float && broadcast(&xy, &v.array.shape).is_some())?;
         Some([x, y, z])
     };
-    fn join(a: &[Array], f: impl Fn(f64, f64, f64) -> f64) -> Array {
+    fn combined(a: &[Array], f: impl Fn(f64, f64, f64) -> f64) -> Array {
         // The third beside the first two.
         let full = a[0].zip(&a[1], |_, _| 0.0).zip(&a[2], |_, _| 0.0);
         let [x, y, z] = [0, 1, 2].map(|i| full.zip(&a[i], |_, v| v));
@@ -287,19 +287,20 @@ fn ternary(l: &mut List) {
     l.add("addcmul", move |p| {
         let (v, n) = (three(p)?, p.number(-2.0, 2.0));
         let c = Call::new(format!("{{0}}.addcmul(&{{1}}, &{{2}}, {n:?})"), &v, move |t| t[0].addcmul(&t[1], &t[2], n));
-        Some(c.reference(move |a| join(a, |x, y, z| x + n * y * z)))
+        Some(c.reference(move |a| combined(a, |x, y, z| x + n * y * z)))
     });
     l.add("addcdiv", move |p| {
         let (v, n) = (three(p)?, p.number(-2.0, 2.0));
         let g = bounds(p.of(v[2]), 0.4, 5.0);
         let text = format!("{{0}}.addcdiv(&{{1}}, &{}, {n:?})", bounded_text(2, g));
         let c = Call::new(text, &v, move |t| t[0].addcdiv(&t[1], &guarded(&t[2], g)?, n));
-        Some(c.reference(move |a| join(&[a[0].clone(), a[1].clone(), guarded_array(&a[2], g)], |x, y, z| x + n * y / z)))
+        Some(c.reference(move |a| combined(&[a[0].clone(), a[1].clone(), guarded_array(&a[2], g)], |x, y, z| x + n * y / z)))
     });
     l.add("lerp", move |p| {
         let v = three(p)?;
-        away(p.of(v[2]), &[-0.5, 0.5])
-            .then(|| Call::new("{0}.lerp(&{1}, &{2})", &v, |t| t[0].lerp(&t[1], &t[2])).reference(|a| join(a, |x, y, z| x + z * (y - x))))
+        away(p.of(v[2]), &[-0.5, 0.5]).then(|| {
+            Call::new("{0}.lerp(&{1}, &{2})", &v, |t| t[0].lerp(&t[1], &t[2])).reference(|a| combined(a, |x, y, z| x + z * (y - x)))
+        })
     });
     l.add("lerp", |p| {
         let x = p.float()?;
@@ -312,13 +313,13 @@ fn ternary(l: &mut List) {
         let margin = 4.0 * v.iter().map(|&i| p.of(i).margin()).sum::<f64>();
         let arrays = v.map(|i| p.of(i).array.clone());
         // Where two of them meet, the gradient has a choice: tests/it/ops/kinks.rs.
-        let apart = join(&arrays, |x, low, high| (x - low).abs().min((x - high).abs()).min((low - high).abs()));
+        let apart = combined(&arrays, |x, low, high| (x - low).abs().min((x - high).abs()).min((low - high).abs()));
         let c = Call::new("{0}.clamp_tensors(Some(&{1}), Some(&{2}))", &v, |t| t[0].clamp_tensors(Some(&t[1]), Some(&t[2])));
-        apart.data.iter().all(|&d| d > margin).then(|| c.reference(|a| join(a, |x, low, high| x.max(low).min(high))))
+        apart.data.iter().all(|&d| d > margin).then(|| c.reference(|a| combined(a, |x, low, high| x.max(low).min(high))))
     });
     l.add("fused_affine", move |p| {
         let c = Call::new("{0}.fused_affine(&{1}, &{2})", &three(p)?, |t| t[0].fused_affine(&t[1], &t[2]));
-        Some(c.reference(|a| join(a, |x, y, z| x * y + z)))
+        Some(c.reference(|a| combined(a, |x, y, z| x * y + z)))
     });
     l.add("fused_affine", move |p| {
         let (x, m, n) = (p.float()?, p.number(-2.0, 2.0), p.number(-2.0, 2.0));
@@ -331,7 +332,7 @@ fn ternary(l: &mut List) {
         let xy = broadcast(&p.shape(x), &p.shape(y))?;
         let c = p.value(|v| v.kind == Kind::Bool && broadcast(&xy, &v.array.shape).is_some())?;
         let call = Call::new("{2}.where_(&{0}, &{1})", &[x, y, c], |t| t[2].where_(&t[0], &t[1])).kind(p.of(x).kind);
-        Some(call.reference(|a| join(a, |x, y, c| if c != 0.0 { x } else { y })))
+        Some(call.reference(|a| combined(a, |x, y, c| if c != 0.0 { x } else { y })))
     });
     l.add("masked_fill", |p| {
         let x = p.float()?;

@@ -1,4 +1,4 @@
-//! What plain loops in f64 give: joins, products, attention, convolutions, pools, Einstein's sums, entropies, neighbours and quantized integers.
+//! What plain loops in f64 give: concatenations, products, attention, convolutions, pools, Einstein's sums, entropies, neighbours and quantized integers.
 
 use crate::conformance_support::Array;
 use tensorlogic::ops::index_add::Combine;
@@ -24,7 +24,7 @@ pub fn sides(all: &[Array], d: usize) -> Array {
     })
 }
 
-/// `to` with each element of `from` joined with the one whose index has another entry in one dimension.
+/// `to` with each element of `from` combined with the one whose index has another entry in one dimension.
 pub fn combined(to: &Array, from: &Array, how: Combine, place: impl Fn(&[usize]) -> (usize, usize)) -> Array {
     let mut out = to.clone();
     // In order, since the last of several counts.

@@ -266,7 +266,7 @@ fn orders(l: &mut List) {
             Array { shape: vec![data.len() / a[0].shape.len(), a[0].shape.len()], data }
         }))
     });
-    for (name, call, join) in [
+    for (name, call, combine) in [
         ("cumsum", (|t, d| t.cumsum(d)) as fn(&Tensor, isize) -> TensorResult<Tensor>, (|a, b| a + b) as fn(f64, f64) -> f64),
         ("cumprod", |t, d| t.cumprod(d), |a, b| a * b),
     ] {
@@ -279,7 +279,7 @@ fn orders(l: &mut List) {
                     let mut sum = if name == "cumsum" { 0.0 } else { 1.0 };
                     r.iter()
                         .map(|&v| {
-                            sum = join(sum, v);
+                            sum = combine(sum, v);
                             sum
                         })
                         .collect()

@@ -1,4 +1,4 @@
-//! Views, joins, margins, writes and indices: operations that move elements.
+//! Views, concatenations, margins, writes and indices: operations that move elements.
 
 use super::graph::{Call, Kind, Pick, Value, broadcast};
 use super::ops::{List, away, distinct_rows, is_float, signed};
@@ -12,7 +12,7 @@ pub fn list(l: &mut List) {
     orders(l);
     parts(l);
     repeats(l);
-    joins(l);
+    concatenations(l);
     margins(l);
     writes(l);
     picks(l);
@@ -296,7 +296,7 @@ fn beside(p: &mut Pick, x: usize, d: usize) -> Option<usize> {
     p.value(|v| v.kind == kind && v.rank() == shape.len() && (0..shape.len()).all(|i| i == d || v.array.shape[i] == shape[i]))
 }
 
-fn joins(l: &mut List) {
+fn concatenations(l: &mut List) {
     l.add("cat", |p| {
         let (x, d, s) = dimension(p)?;
         let mut all = vec![x];

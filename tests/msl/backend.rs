@@ -256,7 +256,7 @@ impl MslBackend {
         let dispatch = &step.dispatch;
         let of = &plan.steps[dispatch.step];
         let mut scratch = lock(&self.scratch).pop().unwrap_or_else(|| vec![0; SCRATCH_WORDS / 4]);
-        let numbers = dispatch.numbers(params, 0)?;
+        let numbers = dispatch.uniforms(params, 0)?;
         let mut block: Vec<u128> = bytemuck::pod_collect_to_vec(&numbers);
         let mut record = [0u128; 1];
         let mut books: Vec<u128> = bytemuck::pod_collect_to_vec(tensorlogic::quant::codebooks());

@@ -19,7 +19,7 @@ fn reference(text: &str) -> Option<&str> {
 #[test]
 fn no_text_has_what_apples_compiler_gets_wrong() {
     let (mut all, mut with_memory, mut narrow) = (0, 0, 0);
-    for AppleKernel { name, wgsl, text } in apple_kernels(root()).unwrap() {
+    for AppleKernel { name, wgsl, msl: text } in apple_kernels(root()).unwrap() {
         let (parameters, body) = kernel(&text.source, &text.entry).unwrap();
         all += 1;
         if let Some(trap) = trap(&text.source, &text.entry) {
@@ -92,13 +92,13 @@ fn what_is_written_for_apples_compiler_is_what_the_backend_compiles() {
     assert!(tensors >= 3, "{tensors} texts with tensor operations");
     // Each text with such parts is written in its WGSL form too, which has none.
     let both = apple_kernels(root()).unwrap();
-    for AppleKernel { name, wgsl, text } in both.iter().filter(|t| t.wgsl.contains("/* metal: ")) {
+    for AppleKernel { name, wgsl, msl: text } in both.iter().filter(|t| t.wgsl.contains("/* metal: ")) {
         let marks = ["thread_elements()", "(device const ", "mpp::tensor_ops::"];
         assert!(marks.iter().any(|mark| text.source.contains(mark)), "{name}: its parts in Metal's language are not in the text");
         if let Some((kind, sample)) = name.split_once('/').filter(|(kind, _)| *kind != "probes") {
             let plain =
                 both.iter().find(|t| t.name == format!("{kind}_wgsl/{sample}")).unwrap_or_else(|| panic!("{name} has no WGSL form"));
-            assert!(!plain.wgsl.contains("/* metal: ") && !marks.iter().any(|mark| plain.text.source.contains(mark)), "{name}");
+            assert!(!plain.wgsl.contains("/* metal: ") && !marks.iter().any(|mark| plain.msl.source.contains(mark)), "{name}");
         }
         assert!(wgsl.contains("fn main("), "{name}");
     }

@@ -664,7 +664,7 @@ fn high_memory_usage() -> TensorResult<()> {
     Ok(())
 }
 
-/// Section 10, "Custom Fused Kernels", 1: the Metal shader's twin in WGSL. It has the shader's name, arguments and types once it is Metal again.
+/// Section 10, "Custom Fused Kernels", 1: the Metal shader's counterpart in WGSL. It has the shader's name, arguments and types once it is Metal again.
 #[test]
 fn custom_fused_kernels_1_shader() {
     use naga::back::msl;

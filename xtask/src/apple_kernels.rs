@@ -1,4 +1,4 @@
-//! The texts that the Metal backend gives to Metal's compiler, for the sample plans, the engine backend's kernels and the probes.
+//! The sources that the Metal backend gives to Metal's compiler, for the sample plans, the engine backend's kernels and the probes.
 
 use crate::samples::msl_kernel::{MslKernel, translate, without_bodies};
 use crate::samples::{adapters, files, generated, stands_alone, with_tensor_ops};
@@ -13,7 +13,7 @@ pub struct AppleKernel {
     /// What it was translated from.
     #[allow(dead_code)] // What the tests compare with.
     pub wgsl: String,
-    pub text: MslKernel,
+    pub msl: MslKernel,
 }
 
 static PROBE_BODIES: Template = Template::new("probe_bodies.wgsl", include_str!("../../src/backends/probe_bodies.wgsl"));
@@ -28,11 +28,11 @@ fn probe_of_bodies() -> String {
 
 static PROBE_TENSOR: Template = Template::new("probe_tensor.wgsl", include_str!("../../src/backends/probe_tensor.wgsl"));
 
-/// Every such text, by the tuning table for Apple's GPUs (`metal`, and `metal_wgsl` for what runs where its parts in Metal's language cannot) and by
+/// Every such source, by the tuning table for Apple's GPUs (`metal`, and `metal_wgsl` for what runs where its parts in Metal's language cannot) and by
 /// another table (`apple`), and products with tensor operations (`tensor`, `tensor_wgsl`). `root` is the folder of the library.
 ///
 /// # Errors
-/// What the translator says about a text, or what kept a file from being read.
+/// What the translator says about a source, or what kept a file from being read.
 pub fn apple_kernels(root: &Path) -> Result<Vec<AppleKernel>, String> {
     let mut sources: Vec<(String, String)> =
         vec![("probes/probe_bodies".into(), probe_of_bodies()), ("probes/probe_tensor".into(), PROBE_TENSOR.source(&[]).into_owned())];
@@ -60,8 +60,8 @@ pub fn apple_kernels(root: &Path) -> Result<Vec<AppleKernel>, String> {
         }
     }
     let metal = |(name, wgsl): (String, String)| {
-        let text = translate(&wgsl, wgsl.matches("@binding(").count()).map_err(|e| format!("{name}: {e}"))?;
-        Ok(AppleKernel { name, wgsl, text })
+        let msl = translate(&wgsl, wgsl.matches("@binding(").count()).map_err(|e| format!("{name}: {e}"))?;
+        Ok(AppleKernel { name, wgsl, msl })
     };
     sources.into_iter().map(metal).collect()
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The folder of what the Metal backend compiles, below which `fast` and `relaxed` say with which arithmetic.
 pub const APPLE: &str = "apple";
-/// The same of texts with tensor operations, for which a compiler needs Metal 4.
+/// The same of sources with tensor operations, for which a compiler needs Metal 4.
 pub const APPLE4: &str = "apple4";
 
 fn save(file: &Path, bytes: &[u8]) -> Result<(), String> {
@@ -16,41 +16,41 @@ fn save(file: &Path, bytes: &[u8]) -> Result<(), String> {
     std::fs::write(file, bytes).map_err(told)
 }
 
-/// Writes the texts that the Metal backend gives to Metal's compiler, the very ones, below `out`. Gives how many there are.
+/// Writes the sources that the Metal backend gives to Metal's compiler, the very ones, below `out`. Gives how many there are.
 ///
 /// # Errors
-/// What kept a text from being translated or written.
+/// What kept a source from being translated or written.
 pub fn write_apple(root: &Path, out: &Path) -> Result<usize, String> {
-    let texts = apple_kernels(root)?;
-    for t in &texts {
-        let arithmetic = if t.text.special { "relaxed" } else { "fast" };
-        let folder = if t.text.version() == LANGUAGE_VERSION { APPLE } else { APPLE4 };
-        save(&out.join(folder).join(arithmetic).join(format!("{}.metal", t.name)), t.text.source.as_bytes())?;
+    let kernels = apple_kernels(root)?;
+    for k in &kernels {
+        let arithmetic = if k.msl.special { "relaxed" } else { "fast" };
+        let folder = if k.msl.version() == LANGUAGE_VERSION { APPLE } else { APPLE4 };
+        save(&out.join(folder).join(arithmetic).join(format!("{}.metal", k.name)), k.msl.source.as_bytes())?;
     }
-    Ok(texts.len())
+    Ok(kernels.len())
 }
 
 /// Writes the kernels' files, and those generated for the sample plans on other kinds of GPU, below `out`: to read, since their Metal source has
 /// bindings of no pipeline. Gives how many there are.
 ///
 /// # Errors
-/// What kept a text from being translated or written.
+/// What kept a source from being translated or written.
 pub fn write(root: &Path, out: &Path, with_msl: bool, with_spirv: bool) -> Result<usize, String> {
-    let source = root.join("src");
-    let mut texts: Vec<(String, String)> = Vec::new();
-    for path in files(&source).map_err(|e| format!("{}: {e}", source.display()))? {
-        let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let name = path.strip_prefix(&source).map_err(|e| e.to_string())?.with_extension("");
-        if stands_alone(&text) {
-            texts.push((name.display().to_string(), text));
+    let folder = root.join("src");
+    let mut sources: Vec<(String, String)> = Vec::new();
+    for path in files(&folder).map_err(|e| format!("{}: {e}", folder.display()))? {
+        let source = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let name = path.strip_prefix(&folder).map_err(|e| e.to_string())?.with_extension("");
+        if stands_alone(&source) {
+            sources.push((name.display().to_string(), source));
         }
     }
     for (kind, adapter) in adapters() {
         let kernels = generated(&adapter).map_err(|e| e.to_string())?;
-        texts.extend(kernels.into_iter().map(|(name, k)| (format!("generated/{kind}/{name}"), k.wgsl)));
+        sources.extend(kernels.into_iter().map(|(name, k)| (format!("generated/{kind}/{name}"), k.wgsl)));
     }
-    for (name, text) in &texts {
-        let t = translate(text, name)?;
+    for (name, source) in &sources {
+        let t = translate(source, name)?;
         if with_msl {
             save(&out.join(format!("other/{name}.metal")), t.msl.as_bytes())?;
         }
@@ -59,5 +59,5 @@ pub fn write(root: &Path, out: &Path, with_msl: bool, with_spirv: bool) -> Resul
         }
     }
     let apple = if with_msl { write_apple(root, out)? } else { 0 };
-    Ok(texts.len() + apple)
+    Ok(sources.len() + apple)
 }

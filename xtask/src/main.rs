@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
        cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
   kernels        writes every kernel into the folder OUT, both the files and those generated for sample plans, as Metal
-                 source (--msl), SPIR-V (--spirv), or both. Below OUT/apple lie the texts that the Metal backend gives to Metal's
+                 source (--msl), SPIR-V (--spirv), or both. Below OUT/apple lie the sources that the Metal backend gives to Metal's
                  compiler, those for fast and those for relaxed arithmetic; below OUT/other the kernels of every kind of GPU, to read
   shader-hashes  prints one line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
                  given to the driver, and a hash of its grid and parameters. --diff compares with a saved listing and fails

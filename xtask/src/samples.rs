@@ -1,6 +1,6 @@
 //! Plans that between them hold every kernel of the library in every element type, and what they are translated to.
 
-#[allow(dead_code)] // Only the library, and the tests that execute texts, ask for numbered bindings.
+#[allow(dead_code)] // Only the library, and the tests that execute sources, ask for numbered bindings.
 #[path = "../../src/backends/codegen/msl_kernel.rs"]
 pub mod msl_kernel;
 
@@ -34,12 +34,12 @@ pub struct Translated {
     pub spirv: Vec<u32>,
 }
 
-/// Validates a WGSL text and translates it.
-pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
-    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string_with_path(text, name))?;
+/// Validates WGSL source and translates it.
+pub fn translate(source: &str, name: &str) -> Result<Translated, String> {
+    let module = naga::front::wgsl::parse_str(source).map_err(|e| e.emit_to_string_with_path(source, name))?;
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .validate(&module)
-        .map_err(|e| e.emit_to_string_with_path(text, name))?;
+        .map_err(|e| e.emit_to_string_with_path(source, name))?;
     let spirv = spv::write_vec(&module, &info, &spv::Options { lang_version: (1, 3), ..Default::default() }, None)
         .map_err(|e| format!("{name}: SPIR-V: {e}"))?;
     let options =
@@ -50,10 +50,10 @@ pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
 }
 
 /// Whether a file is a kernel by itself. A template is not: the generator binds what it reads, and its variants are among the generated.
-pub fn stands_alone(text: &str) -> bool {
+pub fn stands_alone(source: &str) -> bool {
     // So is a file without an entry point, for others to include, but for the generator's own helpers.
-    let is_template = !text.contains("@binding") && !text.contains("fn tl_");
-    !is_template && !text.lines().any(|l| l.trim_start().starts_with('#'))
+    let is_template = !source.contains("@binding") && !source.contains("fn tl_");
+    !is_template && !source.lines().any(|l| l.trim_start().starts_with('#'))
 }
 
 /// Every `.wgsl` file under `folder`, sorted.
@@ -104,7 +104,7 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 7] {
 }
 
 /// The GPU `metal` of [`adapters`] with tensor operations, by which products alone differ.
-#[allow(dead_code)] // Where no texts for Apple's compiler are made.
+#[allow(dead_code)] // Where no sources for Apple's compiler are made.
 pub fn with_tensor_ops() -> AdapterInfo {
     let metal = adapters().into_iter().find(|(kind, _)| *kind == "metal");
     AdapterInfo { tensor_ops: true, ..metal.map(|m| m.1).unwrap_or_default() }
@@ -435,14 +435,14 @@ pub fn results() -> TensorResult<Vec<(String, Tensor)>> {
     Ok(out)
 }
 
-/// The generated kernels of the sample plans on one kind of GPU, each text once, with the name of the first sample that has it.
+/// The generated kernels of the sample plans on one kind of GPU, each source once, with the name of the first sample that has it.
 pub fn generated(adapter: &AdapterInfo) -> TensorResult<Vec<(String, Shader)>> {
     let mut seen = std::collections::HashSet::new();
     let mut out = Vec::new();
     for (name, t) in results()? {
         let Some(plan) = plan_of(&[&t])? else { continue };
-        let texts = kernel_shaders(&plan, adapter).map_err(|e| TensorError::Internal(format!("{name}: {e}")))?;
-        for (n, k) in texts.into_iter().enumerate() {
+        let shaders = kernel_shaders(&plan, adapter).map_err(|e| TensorError::Internal(format!("{name}: {e}")))?;
+        for (n, k) in shaders.into_iter().enumerate() {
             if seen.insert(k.wgsl.clone()) {
                 out.push((if n == 0 { name.clone() } else { format!("{name}_{n}") }, k));
             }

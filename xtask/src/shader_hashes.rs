@@ -71,10 +71,10 @@ fn plans() -> Result<Vec<(String, Arc<Plan>)>, String> {
 }
 
 /// A source without its comments, its words and signs apart by one space or none: what a change of its layout leaves as it is.
-fn tokens(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+fn tokens(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    for word in text.lines().flat_map(|l| l.split("//").next().unwrap_or_default().split_whitespace()) {
+    for word in source.lines().flat_map(|l| l.split("//").next().unwrap_or_default().split_whitespace()) {
         if out.ends_with(is_word) && word.starts_with(is_word) {
             out.push(' ');
         }
@@ -136,8 +136,8 @@ fn listing(say: &(dyn Fn(&Shader) -> String + Sync), wanted: &str) -> Result<BTr
                 .filter(|k| wanted.is_empty() || wanted.starts_with(&format!("{}/{sample}/", k.0)))
             {
                 match kernel_shaders_for(plan, adapter, *quirks) {
-                    Ok(texts) => out.extend(
-                        texts.iter().enumerate().map(|(n, k)| (format!("{kind}/{sample}/{n}/{}", k.name.replace(' ', "_")), say(k))),
+                    Ok(shaders) => out.extend(
+                        shaders.iter().enumerate().map(|(n, k)| (format!("{kind}/{sample}/{n}/{}", k.name.replace(' ', "_")), say(k))),
                     ),
                     // Not every adapter has every kernel, and that is part of the listing.
                     Err(_) => out.push((format!("{kind}/{sample}/0/none"), "unsupported".to_string())),
@@ -192,8 +192,8 @@ pub fn run(args: &[String]) -> Result<bool, String> {
         ["--diff", file] => compare(file, &listing(&line, "")?),
         ["--show", name] => {
             let all = listing(&|k| format!("// grid {:?}, params {}\n{}", k.grid, k.params, k.wgsl), name)?;
-            let text = all.get(name).ok_or_else(|| format!("no kernel is called {name}"))?;
-            println!("{text}");
+            let source = all.get(name).ok_or_else(|| format!("no kernel is called {name}"))?;
+            println!("{source}");
             Ok(true)
         }
         _ => Err("usage: cargo xtask shader-hashes [--diff FILE] [--show NAME]".into()),

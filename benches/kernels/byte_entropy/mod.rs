@@ -11,7 +11,7 @@ static WINDOW: Shader = shader!("1_window", SIZES, |_, s| Ok(Form { workgroup: 6
 static SLIDE: Shader = shader!("2_slide", SIZES, |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64 * 128), 1], ..Form::default() }));
 static TABLE: Shader = shader!("3_table", SIZES, |_, s| Ok(Form { workgroup: 32, grid: [s[0].div_ceil(32 * 128), 1], ..Form::default() }));
 
-fn text(shader: &'static Shader) -> Variant {
+fn variant(shader: &'static Shader) -> Variant {
     Variant::of(shader, &[], |s, x| shader.apply(&[&x[0]], s, DType::F32, s)).everywhere()
 }
 
@@ -38,6 +38,6 @@ pub fn workload() -> Workload {
             // To 1e-6 of the largest entropy.
             Truth { value: -shares.map(|p| p * p.log2()).sum::<f64>() / 8.0, scale: 0.25 }
         },
-        variants: vec![text(&WINDOW), text(&SLIDE), text(&TABLE), Variant::engine(|x| x[0].byte_entropy(256))],
+        variants: vec![variant(&WINDOW), variant(&SLIDE), variant(&TABLE), Variant::engine(|x| x[0].byte_entropy(256))],
     }
 }

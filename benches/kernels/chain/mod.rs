@@ -20,7 +20,7 @@ fn chain(x: &Tensor) -> TensorResult<Tensor> {
     x.mul(1.5)?.add(0.25)?.relu()?.square()?.add(0.125)?.tanh()?.mul(2.0)?.clamp(Some(0.25), Some(1.5))
 }
 
-fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+fn variant(shader: &'static Shader, whole: &'static [usize]) -> Variant {
     Variant::of(shader, whole, |s, x| shader.apply(&[&x[0]], s, DType::F32, s))
 }
 
@@ -52,8 +52,8 @@ pub fn workload() -> Workload {
                     Ok(y)
                 })
             },
-            text(&FUSED, &[]),
-            text(&VEC4, &[4]),
+            variant(&FUSED, &[]),
+            variant(&VEC4, &[4]),
             Variant::engine(|x| chain(&x[0])),
         ],
     }

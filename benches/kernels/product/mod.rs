@@ -33,7 +33,7 @@ fn matrices(adapter: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str
     })
 }
 
-fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+fn variant(shader: &'static Shader, whole: &'static [usize]) -> Variant {
     Variant::of(shader, whole, |s, x| shader.apply(&[&x[0], &x[1]], s, x[0].dtype(), &[s[0], s[1]]))
 }
 
@@ -58,7 +58,7 @@ fn workload(
         inputs,
         results: |s| s[0] * s[1],
         truth,
-        variants: vec![text(&PLAIN, &[]), text(&TILES, &[]), text(&REGISTERS, &[]), text(&MORE, &[])],
+        variants: vec![variant(&PLAIN, &[]), variant(&TILES, &[]), variant(&REGISTERS, &[]), variant(&MORE, &[])],
     }
 }
 
@@ -66,7 +66,7 @@ fn workload(
 pub fn f16() -> Workload {
     let mut l =
         workload("product f16", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F16, r, d)?, random(&[s[2], s[1]], DType::F16, r, d)?]));
-    l.variants.extend([text(&MATRICES, &[1, 8, 8]), Variant::engine(|x| x[0].matmul(&x[1]))]);
+    l.variants.extend([variant(&MATRICES, &[1, 8, 8]), Variant::engine(|x| x[0].matmul(&x[1]))]);
     l
 }
 

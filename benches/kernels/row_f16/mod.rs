@@ -30,7 +30,7 @@ pub fn truth(sizes: &[usize], x: &[Vec<f32>], at: usize) -> Truth {
     terms.fold(Truth { value: 0.0, scale: 0.0 }, |t, v| Truth { value: t.value + v, scale: t.scale + v.abs() })
 }
 
-pub fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+pub fn variant(shader: &'static Shader, whole: &'static [usize]) -> Variant {
     Variant::of(shader, whole, |s, x| shader.apply(&[&x[0], &x[1]], s, DType::F16, &[1, s[0]]))
 }
 
@@ -46,11 +46,11 @@ pub fn workload() -> Workload {
         results: |s| s[0],
         truth,
         variants: vec![
-            text(&PLAIN, &[]),
-            text(&WORKGROUP, &[]),
-            text(&VEC8, &[1, 8]),
-            text(&SUBGROUP, &[1, 8]),
-            text(&PREFETCH, &[1, 8]),
+            variant(&PLAIN, &[]),
+            variant(&WORKGROUP, &[]),
+            variant(&VEC8, &[1, 8]),
+            variant(&SUBGROUP, &[1, 8]),
+            variant(&PREFETCH, &[1, 8]),
             Variant::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }

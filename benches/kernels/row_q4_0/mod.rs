@@ -1,6 +1,6 @@
 //! One row times a weight in Q4_0: blocks of 32 weights, each a scale in f16 and 16 bytes with two weights of four bits.
 
-use super::row_f16::{text, truth};
+use super::row_f16::{truth, variant};
 use super::workload::{Form, Limit, Shader, Variant, Workload, random, shader, sizes};
 use std::sync::Arc;
 use tensorlogic::backends::Bytes;
@@ -43,11 +43,11 @@ pub fn workload() -> Workload {
         results: |s| s[0],
         truth,
         variants: vec![
-            text(&PLAIN, &[1, 32]),
-            text(&WORKGROUP, &[1, 32]),
-            text(&BLOCKS, &[1, 32]),
-            text(&ROWS, &[1, 32]),
-            text(&HALVES, &[1, 32]),
+            variant(&PLAIN, &[1, 32]),
+            variant(&WORKGROUP, &[1, 32]),
+            variant(&BLOCKS, &[1, 32]),
+            variant(&ROWS, &[1, 32]),
+            variant(&HALVES, &[1, 32]),
             Variant::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }

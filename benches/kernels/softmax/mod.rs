@@ -30,7 +30,7 @@ fn resident(_: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
     }
 }
 
-fn text(shader: &'static Shader, whole: &'static [usize]) -> Variant {
+fn variant(shader: &'static Shader, whole: &'static [usize]) -> Variant {
     let run = move |s: &[usize], x: &[Tensor]| -> TensorResult<Tensor> { shader.apply(&[&x[0]], s, DType::F32, s) };
     Variant::of(shader, whole, run)
 }
@@ -53,11 +53,11 @@ pub fn workload() -> Workload {
             Truth { value, scale: 20.0 * value }
         },
         variants: vec![
-            text(&PLAIN, &[]),
-            text(&WORKGROUP, &[]),
-            text(&ONLINE, &[]),
-            text(&RESIDENT, &[]),
-            text(&VEC4, &[1, 4]),
+            variant(&PLAIN, &[]),
+            variant(&WORKGROUP, &[]),
+            variant(&ONLINE, &[]),
+            variant(&RESIDENT, &[]),
+            variant(&VEC4, &[1, 4]),
             Variant::engine(|x| x[0].softmax(-1)),
         ],
     }

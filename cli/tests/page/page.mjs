@@ -7,7 +7,7 @@ const [url, folder, chromium, ...rest] = process.argv.slice(2);
 const option = name => rest[rest.indexOf(name) + 1 || rest.length];
 const puppeteer = createRequire(`${folder}/`)("puppeteer-core");
 const host = new URL(url).host;
-const PATIENCE = 60_000;
+const TIMEOUT = 60_000;
 // Its answer takes long enough to be stopped.
 const LONG = "Write a long story about a ship and its crew.";
 const DESKTOP = { width: 1200, height: 750 };
@@ -17,8 +17,8 @@ const browser = await puppeteer.launch({
     executablePath: chromium,
     // Over a pipe, at whose end Chromium ends too.
     pipe: true,
-    protocolTimeout: 2 * PATIENCE,
-    timeout: PATIENCE,
+    protocolTimeout: 2 * TIMEOUT,
+    timeout: TIMEOUT,
     env: { ...process.env, LD_LIBRARY_PATH: process.env.CHROMIUM_LIBRARIES },
     // No other host has an address, whoever asks.
     args: ["--no-sandbox", `--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE ${new URL(url).hostname}`],
@@ -31,7 +31,7 @@ const measures = fs.readFileSync(new URL("measures.js", import.meta.url), "utf8"
 // A tab in which nothing is open yet.
 async function newTab() {
     const page = await browser.newPage();
-    page.setDefaultTimeout(PATIENCE);
+    page.setDefaultTimeout(TIMEOUT);
     await page.evaluateOnNewDocument(measures);
     page.on("request", r => asked.push({ url: r.url(), body: r.postData() }));
     page.on("requestfailed", r => r.failure()?.errorText === "net::ERR_ABORTED" || wrong.push(`${r.url()}: ${r.failure()?.errorText}`));
@@ -142,7 +142,7 @@ const steps = {
     },
     async "a message is sent and the answer streams, with its speed"() {
         await ask(LONG);
-        const lengths = new Set(), end = Date.now() + PATIENCE;
+        const lengths = new Set(), end = Date.now() + TIMEOUT;
         while (lengths.size < 4 && Date.now() < end && (await text("#send")) === "Stop") lengths.add((await answer()).length);
         assert.ok(lengths.size >= 3, `the answer's lengths were ${[...lengths]}`);
         assert.match(await note(), /^\d+ tokens · \d+\.\d tokens\/s/);

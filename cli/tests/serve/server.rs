@@ -11,7 +11,7 @@ pub const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny/tiny
 const TEMPLATE: &str =
     "{% for m in messages %}{{ m.role }}:\n{{ m.content }}\n\n{% endfor %}{% if add_generation_prompt %}assistant:\n{% endif %}";
 /// How long anything may take here.
-const PATIENCE: Duration = Duration::from_secs(120);
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running server; it ends with the test.
 pub struct Server {
@@ -136,7 +136,7 @@ impl Server {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream
     }

@@ -1,4 +1,4 @@
-//! The dispatches of a plan with their bindings and numbers, for drivers outside of this library, such as those of tests.
+//! The dispatches of a plan with their bindings and uniforms, for drivers outside of this library, such as those of tests.
 
 use super::operand::Bound;
 use super::options::{CodegenOptions, DriverQuirks};
@@ -39,16 +39,16 @@ pub struct KernelDispatch {
     pub wgsl: String,
     /// Workgroups in x, y and z.
     pub grid: [u32; 3],
-    /// Bindings 1, 2, …; binding 0 is the block of numbers.
+    /// Bindings 1, 2, …; binding 0 is the block of uniforms.
     pub bindings: Vec<KernelBinding>,
     words: Vec<UniformWord>,
 }
 
 impl KernelDispatch {
-    /// The words of binding 0, whole rows of four, for these run-time numbers; `tag` is what the kernel reports with a bad index.
+    /// The words of binding 0, whole rows of four, for these plan parameters; `tag` is what the kernel reports with a bad index.
     ///
     /// # Errors
-    /// [`TensorError::Internal`] if there are fewer numbers than the step names.
+    /// [`TensorError::Internal`] if there are fewer parameters than the step names.
     ///
     /// ```
     /// use tensorlogic::backends::gpu::{DriverQuirks, kernel_dispatches};
@@ -57,11 +57,11 @@ impl KernelDispatch {
     /// let plan = plan_of(&[&x.mul(3.0)?])?.expect("there is work to do");
     /// let adapter = AdapterInfo { workgroup_threads: 256, ..AdapterInfo::default() };
     /// let dispatches = kernel_dispatches(&plan, &adapter, DriverQuirks::default())?;
-    /// assert!(dispatches[0].numbers(&[3.0], 0)?.contains(&3f32.to_bits()));
-    /// assert!(dispatches[0].numbers(&[], 0).is_err()); // the factor is missing
+    /// assert!(dispatches[0].uniforms(&[3.0], 0)?.contains(&3f32.to_bits()));
+    /// assert!(dispatches[0].uniforms(&[], 0).is_err()); // the factor is missing
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
-    pub fn numbers(&self, params: &[f64], tag: u32) -> TensorResult<Vec<u32>> {
+    pub fn uniforms(&self, params: &[f64], tag: u32) -> TensorResult<Vec<u32>> {
         let param = |n: u16| {
             let missing = || TensorError::Internal(format!("a plan needs parameter {n} of {}", params.len()));
             params.get(n as usize).copied().ok_or_else(missing)

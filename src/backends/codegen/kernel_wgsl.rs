@@ -4,10 +4,10 @@ use super::operand::{Forms, Operands, Tail};
 use super::options::CodegenOptions;
 use super::program::{cast_lane, function, lane};
 use super::step_shader::{MAX_GROUPS, StepShader, assemble, fold, identifiers};
-use super::uniforms::{UniformWord, Uniforms, kernel_word};
+use super::uniforms::{UniformWord, Uniforms, uniform_word};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Kernel, Load, Plan, Step, Store, Word};
+use crate::plan::{Buf, Kernel, KernelParam, Load, Plan, Step, Store};
 use crate::scalar::Prim;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -38,13 +38,13 @@ fn split_params(code: &str) -> Option<(Vec<(&str, &str)>, String)> {
 }
 
 /// The parameters of a kernel: members of the struct that its code declares, or words that it reads by number.
-fn parameters(words: &[Word], declared: Option<&[(&str, &str)]>) -> Result<Uniforms, String> {
-    let words: Vec<UniformWord> = words.iter().map(kernel_word).collect();
+fn parameters(params: &[KernelParam], declared: Option<&[(&str, &str)]>) -> Result<Uniforms, String> {
+    let words: Vec<UniformWord> = params.iter().map(uniform_word).collect();
     let Some(declared) = declared else { return Ok(if words.is_empty() { Uniforms::default() } else { Uniforms::numbered(words) }) };
     if declared.len() < words.len() {
-        return Err(format!("declares `struct Params` of {} members for {} words", declared.len(), words.len()));
+        return Err(format!("declares `struct Params` of {} members for {} parameters", declared.len(), words.len()));
     }
-    // A variant that does not read the last fields is given no words for them.
+    // A variant that does not read the last fields is given none for them.
     let member = |&(name, ty): &(_, &str)| match ["u32", "i32", "f32"].into_iter().find(|t| *t == ty) {
         Some(ty) => Ok((name, ty)),
         None => Err(format!("declares `{name}: {ty}` in `struct Params`")),
@@ -92,8 +92,8 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     if let Some(name) = generated_name(wgsl) {
         return Err(refused(format!("declares `{name}`"), "generated code uses such names; give it another one"));
     }
-    let own = parameters(&w.words, declared);
-    let own = own.map_err(|what| refused(what, "its members must be the kernel's words in order, each u32, i32 or f32"))?;
+    let own = parameters(&w.params, declared);
+    let own = own.map_err(|what| refused(what, "its members must be the kernel's parameters in order, each u32, i32 or f32"))?;
     for (name, v) in &w.consts {
         let _ = writeln!(head, "const {name}: u32 = {v}u;");
     }
@@ -314,7 +314,7 @@ impl KernelShader<'_> {
         Ok(())
     }
 
-    /// What else the kernel's code may use: its own numbers, scratch, and the error record. Gives whether it can report an index.
+    /// What else the kernel's code may use: its own parameters, scratch, and the error record. Gives whether it can report an index.
     fn services(&mut self) -> bool {
         if self.uses("word") && self.meta.is_numbered() {
             self.body += "fn word(n: u32) -> u32 {\n  return p.numbered[n >> 2u][n & 3u];\n}\n";
@@ -446,7 +446,7 @@ impl StoreFunction<'_> {
 mod tests {
     use super::*;
 
-    const WORDS: [Word; 3] = [Word::U32(7), Word::F32(0.5), Word::ParamU32(2)];
+    const PARAMS: [KernelParam; 3] = [KernelParam::U32(7), KernelParam::F32(0.5), KernelParam::ParamU32(2)];
 
     #[test]
     fn a_struct_names_the_words_and_is_completed() {
@@ -454,7 +454,7 @@ mod tests {
         let (members, rest) = split_params(source).unwrap();
         assert_eq!(members, [("rows", "u32"), ("eps", "f32"), ("len", "u32"), ("unread", "f32")]);
         assert_eq!(rest, "\nfn main() { }\n");
-        let mut p = parameters(&WORDS, Some(&members)).unwrap();
+        let mut p = parameters(&PARAMS, Some(&members)).unwrap();
         let reads = [
             p.size(3, "rows"),
             p.push(UniformWord::Param(2, DType::U32), "scalar"),
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn words_without_names_are_rows_of_four() {
-        let mut p = parameters(&[&WORDS[..], &[Word::ParamF32(1), Word::U32(4)]].concat(), None).unwrap();
+        let mut p = parameters(&[&PARAMS[..], &[KernelParam::ParamF32(1), KernelParam::U32(4)]].concat(), None).unwrap();
         let reads = [p.push(UniformWord::Param(1, DType::F32), "x"), p.push(UniformWord::Param(2, DType::U32), "x"), p.size(1, "start")];
         assert_eq!(reads, ["bitcast<f32>(p.numbered[0].w)", "p.numbered[0].z", "p.start"]);
         assert!(p.declaration().starts_with("struct Params {\n  numbered: array<vec4<u32>, 2>,\n  start: u32,\n}\n"));
@@ -479,8 +479,8 @@ mod tests {
 
     #[test]
     fn a_struct_that_does_not_fit_is_refused() {
-        let refused = |members: &[(&str, &str)]| parameters(&WORDS, Some(members)).err().unwrap();
-        assert_eq!(refused(&[("rows", "u32")]), "declares `struct Params` of 1 members for 3 words");
+        let refused = |members: &[(&str, &str)]| parameters(&PARAMS, Some(members)).err().unwrap();
+        assert_eq!(refused(&[("rows", "u32")]), "declares `struct Params` of 1 members for 3 parameters");
         assert_eq!(refused(&[("a", "u32"), ("b", "vec2<f32>"), ("c", "f32")]), "declares `b: vec2<f32>` in `struct Params`");
         assert_eq!(generated_name("fn p(x: f32) { }"), Some("p"));
         assert_eq!(generated_name("var<private> p: u32;"), Some("p"));

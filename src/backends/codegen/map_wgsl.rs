@@ -117,11 +117,11 @@ impl<'a> MapShader<'a> {
     fn quads(&self, tiles: bool) -> usize {
         let operands = self.step.stores.iter().flat_map(|s| s.sources.iter().chain([&s.target]));
         let widest = operands.map(|s| s.dtype.block_bytes().clamp(1, 4)).max();
-        let many = &self.options.adapter.tuning.map.multi_quad_elements;
+        let min_elements = &self.options.adapter.tuning.map.multi_quad_elements;
         match self.count {
             _ if tiles => 1,
-            n if n >= many[1] => 8 / widest.unwrap_or(4),
-            n if n >= many[0] => 4 / widest.unwrap_or(4),
+            n if n >= min_elements[1] => 8 / widest.unwrap_or(4),
+            n if n >= min_elements[0] => 4 / widest.unwrap_or(4),
             _ => 1,
         }
     }

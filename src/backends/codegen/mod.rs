@@ -43,7 +43,7 @@ pub struct Shader {
     pub wgsl: String,
     /// Workgroups in x, y and z.
     pub grid: [u32; 3],
-    /// The numbers that it reads at run time, in order, as text to compare.
+    /// The parameters that it reads at run time, in order, as text to compare.
     pub params: String,
 }
 

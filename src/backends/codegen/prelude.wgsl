@@ -1,4 +1,4 @@
-// Helper functions of generated kernels. Each is added to a kernel's text only where it is used; a function ends with a line `}`.
+// Helper functions of generated kernels. Each is added to a kernel's source only where it is used; a function ends with a line `}`.
 
 // The float with these bits; keeps NaN and infinity out of constant expressions, where WGSL refuses them.
 fn tl_bits(b: u32) -> f32 {

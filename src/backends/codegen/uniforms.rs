@@ -1,10 +1,10 @@
-//! The numbers of a step that are not in its shader: sizes, strides, offsets, run-time parameters. One block of a uniform buffer per step.
+//! The parameters of a step that are not in its shader: sizes, strides, offsets, run-time parameters. One block of a uniform buffer per step.
 
 use crate::dtype::DType;
-use crate::plan::Word;
+use crate::plan::KernelParam;
 use std::fmt::Write;
 
-/// A number of the block.
+/// A word of the block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::backends) enum UniformWord {
     /// Known when the plan is prepared.
@@ -17,7 +17,7 @@ pub(in crate::backends) enum UniformWord {
     Tag,
 }
 
-/// The type of a number in WGSL.
+/// The type of a word in WGSL.
 fn wgsl_type(word: UniformWord) -> &'static str {
     match word {
         UniformWord::Param(_, dtype) => match dtype.compute() {
@@ -47,23 +47,23 @@ pub(super) struct Uniforms {
 }
 
 impl Uniforms {
-    /// A kernel's own words, which its code reads as members of these names and types.
+    /// A kernel's own parameters, which its code reads as members of these names and types.
     pub fn named(words: Vec<UniformWord>, members: &[(&str, &'static str)]) -> Uniforms {
         Uniforms { words, numbered: 0, members: members.iter().map(|&(name, ty)| Member { name: name.into(), ty }).collect() }
     }
 
-    /// A kernel's own words, which its code reads by number.
+    /// A kernel's own parameters, which its code reads by number.
     pub fn numbered(mut words: Vec<UniformWord>) -> Uniforms {
         words.resize(words.len().next_multiple_of(4).max(4), UniformWord::Const(0));
         Uniforms { numbered: words.len(), words, members: vec![] }
     }
 
-    /// Whether the kernel's code reads its words by number.
+    /// Whether the kernel's code reads its parameters by number.
     pub fn is_numbered(&self) -> bool {
         self.numbered > 0
     }
 
-    /// Appends a number and gives the WGSL that reads it, in the number's own type. Equal constants stay apart: the shader must not depend on
+    /// Appends a word and gives the WGSL that reads it, in the word's own type. Equal constants stay apart: the shader must not depend on
     /// sizes.
     pub fn push(&mut self, word: UniformWord, name: &str) -> String {
         let shared = matches!(word, UniformWord::Param(..) | UniformWord::Tag);
@@ -108,13 +108,13 @@ impl Uniforms {
     }
 }
 
-/// A kernel's own number.
-pub(super) fn kernel_word(w: &Word) -> UniformWord {
-    match *w {
-        Word::U32(v) => UniformWord::Const(v),
-        Word::F32(v) => UniformWord::Const(v.to_bits()),
-        Word::ParamU32(n) => UniformWord::Param(n, DType::U32),
-        Word::ParamF32(n) => UniformWord::Param(n, DType::F32),
+/// A kernel's own parameter as a word of the block.
+pub(super) fn uniform_word(p: &KernelParam) -> UniformWord {
+    match *p {
+        KernelParam::U32(v) => UniformWord::Const(v),
+        KernelParam::F32(v) => UniformWord::Const(v.to_bits()),
+        KernelParam::ParamU32(n) => UniformWord::Param(n, DType::U32),
+        KernelParam::ParamF32(n) => UniformWord::Param(n, DType::F32),
     }
 }
 

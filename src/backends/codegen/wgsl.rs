@@ -3,7 +3,7 @@
 use super::operand::{Bound, Ty, View};
 use super::options::CodegenOptions;
 use super::step_shader::{MAX_GROUPS, StepShader};
-use super::uniforms::kernel_word;
+use super::uniforms::uniform_word;
 use super::{kernel_wgsl, map_wgsl};
 use crate::error::TensorResult;
 use crate::plan::{Buf, Kernel, Plan, RawLanguage, RawSource, Source, Step, Work};
@@ -46,5 +46,5 @@ fn raw_source(kernel: &dyn Kernel, step: &Step, options: CodegenOptions<'_>) -> 
         return None;
     }
     let source = format!("{:?}", (&raw.source, raw.entry, raw.workgroup, views.len()));
-    Some(StepShader { source, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
+    Some(StepShader { source, views, words: raw.params.iter().map(uniform_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
 }

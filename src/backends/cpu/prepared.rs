@@ -80,7 +80,7 @@ impl Role {
 /// What a step needs.
 fn prepare(step: &Step) -> TensorResult<PreparedStep> {
     if step.stores.iter().any(|s| s.program.has(crate::scalar::Prim::SwapPair)) {
-        return Err(TensorError::Unsupported(format!("{}: a step that was joined for a GPU, on the CPU", step.name)));
+        return Err(TensorError::Unsupported(format!("{}: a step that was fused for a GPU, on the CPU", step.name)));
     }
     let loads: Vec<Compiled> = step.loads.iter().map(compile::load).collect();
     let mut groups: Vec<Vec<Role>> = Vec::new();

@@ -348,7 +348,7 @@ impl StridedView<'_> {
     /// Like `copy_to`; the views must not overlap.
     pub(crate) unsafe fn transpose_to(&self, to: &StridedView<'_>, thread: usize, threads: usize) -> bool {
         /// Columns of a share: their lines are read by one thread.
-        const STRIP: usize = 64;
+        const COLUMNS_PER_SHARE: usize = 64;
         if self.kind != Kind::Strided
             || to.kind != Kind::Contiguous
             || self.dtype != to.dtype
@@ -367,20 +367,20 @@ impl StridedView<'_> {
         for d in (0..last).rev() {
             target[d] = target[d + 1] * dims[d + 1] as isize;
         }
-        let strips = dims[inner].div_ceil(STRIP);
+        let shares = dims[inner].div_ceil(COLUMNS_PER_SHARE);
         let others = (0..last).filter(|&d| d != inner);
         let matrices: usize = others.clone().map(|d| dims[d]).product();
-        for item in super::share(matrices * strips, 1, thread, threads) {
-            let first = item % strips * STRIP;
+        for item in super::share(matrices * shares, 1, thread, threads) {
+            let first = item % shares * COLUMNS_PER_SHARE;
             let (mut from, mut into) = (self.first as isize + first as isize, to.first as isize + first as isize * target[inner]);
-            let mut rest = item / strips;
+            let mut rest = item / shares;
             for d in others.clone().rev() {
                 from += (rest % dims[d]) as isize * strides[d];
                 into += (rest % dims[d]) as isize * target[d];
                 rest /= dims[d];
             }
             let (from, into) = (self.base.wrapping_add(from as usize * size), to.base.wrapping_add(into as usize * size));
-            let cols = STRIP.min(dims[inner] - first);
+            let cols = COLUMNS_PER_SHARE.min(dims[inner] - first);
             // SAFETY: the matrix is a part of both views, which the caller vouches for.
             unsafe { super::transpose(size, from, strides[last], into, target[inner], dims[last], cols) };
         }

@@ -1,4 +1,4 @@
-//! One step of a plan ready to be recorded: its pipeline, its numbers, its bind groups.
+//! One step of a plan ready to be recorded: its pipeline, its uniforms, its bind groups.
 
 use super::core::Core;
 use super::memory::GpuBuffer;
@@ -30,15 +30,15 @@ pub(super) struct Dispatch {
     pub step: usize,
 }
 
-/// The buffer of a plan's numbers, and where those of a run begin in it, in bytes.
+/// The buffer of a plan's uniforms, and where those of a run begin in it, in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Numbers<'a> {
+pub(super) struct UniformBlock<'a> {
     pub block: &'a wgpu::Buffer,
     pub start: u64,
 }
 
 impl Dispatch {
-    /// A step that reports to an error record, and whose numbers begin at word `start`; with its place in the plan and its name.
+    /// A step that reports to an error record, and whose uniforms begin at word `start`; with its place in the plan and its name.
     pub fn new(pipeline: Arc<Pipeline>, shader: &StepShader, record: usize, start: usize, (step, name): (usize, &'static str)) -> Dispatch {
         Dispatch {
             pipeline,
@@ -55,7 +55,7 @@ impl Dispatch {
         }
     }
 
-    /// Lets go of the bind groups, where the numbers lie in another buffer now.
+    /// Lets go of the bind groups, where the uniforms lie in another buffer now.
     pub fn forget_groups(&mut self) {
         self.groups.clear();
     }
@@ -64,7 +64,7 @@ impl Dispatch {
     pub fn bind<'b>(
         &mut self,
         core: &Core,
-        numbers: Numbers<'_>,
+        uniforms: UniformBlock<'_>,
         run: usize,
         kept: usize,
         find: impl Fn(Buf) -> Option<&'b GpuBuffer>,
@@ -87,7 +87,7 @@ impl Dispatch {
             raws.push(if let Bound::Plan(b) = b { Some(find(*b).ok_or_else(missing)?.0.raw()) } else { None });
         }
         let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
-        let own = whole(numbers.block, numbers.start + self.start, std::num::NonZeroU64::new(self.bytes));
+        let own = whole(uniforms.block, uniforms.start + self.start, std::num::NonZeroU64::new(self.bytes));
         entries.push(wgpu::BindGroupEntry { binding: 0, resource: own });
         for (n, b) in self.buffers.iter().enumerate() {
             let buffer = match (&raws[n], b) {

@@ -1,4 +1,4 @@
-//! Runs a plan: numbers patched, slots leased, one pass, one submit. What does not change between runs is prepared once per plan.
+//! Runs a plan: uniforms patched, slots leased, one pass, one submit. What does not change between runs is prepared once per plan.
 
 use super::core::Core;
 use super::dispatch::{Dispatch, record_all};
@@ -79,7 +79,7 @@ impl Runner {
         let defer = core.queue.pending.may_defer();
         core.check()?;
         self.ready(core, plan)?;
-        // A plan's numbers are written before anything that waits for a submit; one that is being submitted holds the submit lock.
+        // A plan's uniforms are written before anything that waits for a submit; one that is being submitted holds the submit lock.
         core.queue.flush_deferred();
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         let whole = p.is_one_submit() && self.timer.is_none();
@@ -92,7 +92,7 @@ impl Runner {
             }
             return Ok(());
         }
-        p.number(core, runs, params, repeated)?;
+        p.write_uniforms(core, runs, params, repeated)?;
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
             let b = core.lease(*bytes, PRIVATE, p.slots[n])?;

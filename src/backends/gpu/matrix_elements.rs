@@ -38,7 +38,7 @@ impl Kernel for ProbeKernel {
             consts,
             workgroup: subgroup,
             grid: [1, 1, 1],
-            words: vec![],
+            params: vec![],
             raw: vec![],
             transposed: vec![],
         })

@@ -1,13 +1,13 @@
-//! A plan made ready to run: its dispatches, and the numbers that they read.
+//! A plan made ready to run: its dispatches, and the uniforms that they read.
 
 use super::core::Core;
-use super::dispatch::{Dispatch, Numbers};
+use super::dispatch::{Dispatch, UniformBlock};
 use super::error_records::ERROR_RECORDS;
 use super::memory::GpuBuffer;
 use super::pipelines::Pipeline;
 use crate::backends::Repeat;
 use crate::backends::codegen::StepShader;
-use crate::backends::numbers::{PlanNumbers, SubmitLength};
+use crate::backends::plan_uniforms::{PlanUniforms, SubmitLength};
 use crate::error::TensorResult;
 use crate::plan::{Buf, Plan};
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ const BIND_GROUPS_KEPT: usize = 4;
 pub(super) struct PreparedPlan {
     pub plan: Weak<Plan>,
     pub steps: Vec<Dispatch>,
-    numbers: PlanNumbers,
+    uniforms: PlanUniforms,
     block: Option<wgpu::Buffer>,
     /// The ids of the buffers that the last run had for the plan's slots.
     pub slots: Vec<u64>,
@@ -37,7 +37,7 @@ impl PreparedPlan {
         let mut p = PreparedPlan {
             plan: Arc::downgrade(plan),
             steps: vec![],
-            numbers: PlanNumbers::default(),
+            uniforms: PlanUniforms::default(),
             block: None,
             slots: vec![0; plan.slots.len()],
             records: 0,
@@ -47,7 +47,7 @@ impl PreparedPlan {
         let mut failing = 0;
         for (number, shader, pipeline) in steps {
             let step = &plan.steps[number];
-            let start = p.numbers.add(shader, || core.records.tag(step.name, step.at));
+            let start = p.uniforms.add(shader, || core.records.tag(step.name, step.at));
             let record = failing % ERROR_RECORDS;
             if shader.fails {
                 p.records |= 1 << record;
@@ -59,7 +59,7 @@ impl PreparedPlan {
             p.steps.push(Dispatch::new(pipeline, shader, record, start, (number, step.name)));
         }
         p.end_submit();
-        p.numbers.seal();
+        p.uniforms.seal();
         p.make_block(core)?;
         Ok(p)
     }
@@ -76,24 +76,24 @@ impl PreparedPlan {
         self.steps.iter().filter(|d| d.last).count() == 1
     }
 
-    /// Makes the buffer of the numbers, for as many runs as there are numbers for. Groups that name another one are let go.
+    /// Makes the buffer of the uniforms, for as many runs as there are uniforms for. Groups that name another one are let go.
     fn make_block(&mut self, core: &Core) -> TensorResult<()> {
-        if self.numbers.len() == 0 {
+        if self.uniforms.len() == 0 {
             return Ok(());
         }
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        self.block = Some(core.driver.buffer("numbers", self.numbers.len() as u64 * 4, usage)?);
-        self.numbers.forget();
+        self.block = Some(core.driver.buffer("uniforms", self.uniforms.len() as u64 * 4, usage)?);
+        self.uniforms.forget();
         self.steps.iter_mut().for_each(Dispatch::forget_groups);
         Ok(())
     }
 
-    /// Writes the numbers of these runs, where they have changed.
-    pub fn number(&mut self, core: &Core, runs: usize, params: &[f64], repeated: Option<Repeat<'_>>) -> TensorResult<()> {
-        if self.numbers.reserve(runs) {
+    /// Writes the uniforms of these runs, where they have changed.
+    pub fn write_uniforms(&mut self, core: &Core, runs: usize, params: &[f64], repeated: Option<Repeat<'_>>) -> TensorResult<()> {
+        if self.uniforms.reserve(runs) {
             self.make_block(core)?;
         }
-        let words = self.numbers.update(runs, params, repeated)?;
+        let words = self.uniforms.update(runs, params, repeated)?;
         if let (Some(block), Some(words)) = (&self.block, words) {
             core.driver.queue.write_buffer(block, 0, bytemuck::cast_slice(words));
         }
@@ -108,7 +108,7 @@ impl PreparedPlan {
     /// Finds or makes the bind groups of a run, one of `runs` of a submit.
     pub fn bind<'b>(&mut self, core: &Core, run: usize, runs: usize, find: impl Fn(Buf) -> Option<&'b GpuBuffer>) -> TensorResult<()> {
         let Some(block) = &self.block else { return Ok(()) };
-        let start = (run * self.numbers.stride() * 4) as u64;
-        self.steps.iter_mut().try_for_each(|d| d.bind(core, Numbers { block, start }, run, BIND_GROUPS_KEPT * runs, &find))
+        let start = (run * self.uniforms.stride() * 4) as u64;
+        self.steps.iter_mut().try_for_each(|d| d.bind(core, UniformBlock { block, start }, run, BIND_GROUPS_KEPT * runs, &find))
     }
 }

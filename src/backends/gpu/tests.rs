@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::under_test;
 use crate::layout::Layout;
-use crate::plan::{Buf, Input, Kernel, Load, Output, Source, Step, Store, Task, Wgsl, Word, Work};
+use crate::plan::{Buf, Input, Kernel, KernelParam, Load, Output, Source, Step, Store, Task, Wgsl, Work};
 use crate::scalar::{Binary, Inst, Prim, Program, Reg, Unary, philox};
 use crate::shape::Shape;
 use std::sync::{MutexGuard, OnceLock};
@@ -295,14 +295,14 @@ fn several_stores_slots_and_writing_in_place() {
     }
 }
 
-/// A kernel of its own text, for tests.
-struct Text {
+/// A kernel of its own source, for tests.
+struct SourceKernel {
     source: &'static str,
-    words: Vec<Word>,
+    params: Vec<KernelParam>,
     grid: [u32; 3],
     raw: Vec<u8>,
 }
-impl Kernel for Text {
+impl Kernel for SourceKernel {
     fn cpu(&self, _: &dyn Task) {}
     fn ops(&self, _: &Step) -> u64 {
         1
@@ -313,7 +313,7 @@ impl Kernel for Text {
             consts: vec![],
             workgroup: 32,
             grid: self.grid,
-            words: self.words.clone(),
+            params: self.params.clone(),
             raw: self.raw.clone(),
             transposed: vec![],
         })
@@ -373,9 +373,9 @@ fn kernels_with_fused_loads_and_stores() {
                 sources: vec![flat(Buf::Input(1), c, rows)],
                 target: flat(Buf::Output(0), d, rows),
             };
-            let kernel = Text {
+            let kernel = SourceKernel {
                 source: ROW_SUM,
-                words: vec![Word::U32(rows as u32), Word::U32(cols as u32)],
+                params: vec![KernelParam::U32(rows as u32), KernelParam::U32(cols as u32)],
                 grid: [rows as u32, 1, 1],
                 raw: vec![],
             };
@@ -405,7 +405,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
 }
 ";
     for (bad, ok) in [(3, true), (-9, false), (2, true)] {
-        let kernel = Text { source, words: vec![Word::U32(3)], grid: [1, 1, 1], raw: vec![] };
+        let kernel = SourceKernel { source, params: vec![KernelParam::U32(3)], grid: [1, 1, 1], raw: vec![] };
         let load =
             Load { shape: Shape::of(&[3]), program: Program::identity(DType::I32), sources: vec![flat(Buf::Input(0), DType::I32, 3)] };
         let store = Store {
@@ -441,7 +441,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
 }
 ";
     for d in [DType::F32, DType::F16] {
-        let kernel = Text { source, words: vec![Word::U32(5)], grid: [1, 1, 1], raw: vec![0] };
+        let kernel = SourceKernel { source, params: vec![KernelParam::U32(5)], grid: [1, 1, 1], raw: vec![0] };
         let load =
             Load { shape: Shape::of(&[20]), program: Program::identity(DType::F32), sources: vec![flat(Buf::Input(0), DType::F32, 20)] };
         let store =
@@ -501,7 +501,7 @@ fn impossible_requests_are_errors() {
     let Some(m) = backend() else { return };
     let m = &**m;
     assert!(matches!(m.alloc(1 << 44), Err(TensorError::OutOfMemory { .. })));
-    let kernel = Text { source: "fn main( {", words: vec![], grid: [1, 1, 1], raw: vec![] };
+    let kernel = SourceKernel { source: "fn main( {", params: vec![], grid: [1, 1, 1], raw: vec![] };
     let store =
         Store { shape: Shape::of(&[3]), program: Program::value(DType::I32), sources: vec![], target: flat(Buf::Output(0), DType::I32, 3) };
     let s = step(Work::Kernel(Arc::new(kernel)), vec![], vec![store]);
@@ -561,7 +561,7 @@ fn quads_and_rest(m: &GpuBackend) {
             target.layout.offset = start;
             let load = |k| Load { shape: Shape::of(&[n]), program: Program::identity(d), sources: vec![flat(Buf::Input(k), d, n)] };
             let store = Store { shape: Shape::of(&[n]), program: Program::value(d.compute()), sources: vec![], target };
-            let kernel = Text { source: QUADS_AND_REST, words: vec![Word::U32(n as u32)], grid: [1, 1, 1], raw: vec![] };
+            let kernel = SourceKernel { source: QUADS_AND_REST, params: vec![KernelParam::U32(n as u32)], grid: [1, 1, 1], raw: vec![] };
             let s = step(Work::Kernel(Arc::new(kernel)), vec![load(0), load(1)], vec![store]);
             let x = sample(n, d);
             let b = d.block_bytes();

@@ -9,7 +9,7 @@ use crate::backends::Repeat;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
 use crate::backends::lock::lock;
-use crate::backends::numbers::{PlanNumbers, SubmitLength};
+use crate::backends::plan_uniforms::{PlanUniforms, SubmitLength};
 use crate::backends::run_memory::{RunMemory, label_slots};
 use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::stages::{Stage, enter};
@@ -54,7 +54,7 @@ struct Dispatch {
 struct PreparedPlan {
     plan: Weak<Plan>,
     steps: Vec<Dispatch>,
-    numbers: PlanNumbers,
+    numbers: PlanUniforms,
     /// Memory of the numbers, used in turn: the GPU may still read those of the last run.
     blocks: Vec<Arc<Block>>,
     memory: Arc<Memory>,
@@ -70,7 +70,7 @@ struct PreparedPlan {
 
 impl PreparedPlan {
     fn new<'t>(gpu: &Gpu, plan: &Arc<Plan>, steps: impl Iterator<Item = (usize, &'t StepShader, Arc<Pipeline>)>) -> PreparedPlan {
-        let (mut dispatches, mut numbers, mut records) = (vec![], PlanNumbers::default(), 0);
+        let (mut dispatches, mut numbers, mut records) = (vec![], PlanUniforms::default(), 0);
         let tuning = gpu.adapter.tuning_in_force();
         let mut length = SubmitLength::new(&tuning.submit, gpu.adapter.pacing(|p| p.submit_steps), plan.steps.len());
         let (mut failing, mut barriers) = (0, Barriers::default());

@@ -30,7 +30,7 @@ fn multiplied(a: &Tensor, b: &Tensor, s: Switches) -> TensorResult<Tensor> {
     let n = a.dims()[0];
     let consts = vec![("TRANSPOSED", s.transposed.into()), ("TILED", s.tiled.into()), ("AHEAD", s.ahead.into())];
     let (name, source, grid) = ("product", include_str!("product.wgsl"), [n / EDGE; 2]);
-    WgslKernel { name, source, consts, words: vec![n], workgroup: (EDGE * EDGE) as u32, grid }.of(&[a, b], DType::F32, &[n, n])
+    WgslKernel { name, source, consts, params: vec![n], workgroup: (EDGE * EDGE) as u32, grid }.of(&[a, b], DType::F32, &[n, n])
 }
 
 /// A way to compute something of two tensors.
@@ -69,7 +69,7 @@ fn transposed_first(a: &Tensor, b: &Tensor) -> TensorResult<Tensor> {
 fn transposed(a: &Tensor, tiled: bool) -> TensorResult<Tensor> {
     let n = a.dims()[0];
     let (name, source, consts) = ("transpose", include_str!("transpose.wgsl"), vec![("TILED", tiled.into())]);
-    let kernel = WgslKernel { name, source, consts, words: vec![n], workgroup: (EDGE * EDGE) as u32, grid: [n / EDGE; 2] };
+    let kernel = WgslKernel { name, source, consts, params: vec![n], workgroup: (EDGE * EDGE) as u32, grid: [n / EDGE; 2] };
     kernel.of(&[a], DType::F32, &[n, n])
 }
 
@@ -86,7 +86,7 @@ fn transpose_tiling(n: usize, device: &Device) -> TensorResult<Pair> {
 /// Softmax by a text.
 fn normalized(x: &Tensor, blocked: bool) -> TensorResult<Tensor> {
     let (name, source, consts) = ("softmax", include_str!("softmax.wgsl"), vec![("BLOCKED", blocked.into())]);
-    WgslKernel { name, source, consts, words: vec![x.dims()[1]], workgroup: 256, grid: [x.dims()[0], 1] }.of(&[x], DType::F32, x.dims())
+    WgslKernel { name, source, consts, params: vec![x.dims()[1]], workgroup: 256, grid: [x.dims()[0], 1] }.of(&[x], DType::F32, x.dims())
 }
 
 fn row_in_workgroup(x: &Tensor) -> TensorResult<Tensor> {

@@ -27,8 +27,8 @@ const MIN_READ_ELEMENTS: usize = 4 << 20;
 
 /// The end of a chase through `set` that begins at `start`.
 fn chase_on(set: &Tensor, start: &Tensor) -> TensorResult<Tensor> {
-    let (name, source, words) = ("chase", include_str!("chase.wgsl"), vec![set.numel(), CHASE_STEPS]);
-    WgslKernel { name, source, consts: vec![], words, workgroup: 32, grid: [1, 1] }.of(&[set, start], DType::I32, &[1])
+    let (name, source, params) = ("chase", include_str!("chase.wgsl"), vec![set.numel(), CHASE_STEPS]);
+    WgslKernel { name, source, consts: vec![], params, workgroup: 32, grid: [1, 1] }.of(&[set, start], DType::I32, &[1])
 }
 
 /// Workgroups that read a set of `n` elements.
@@ -39,8 +39,8 @@ fn readers(n: usize) -> usize {
 /// Sums of what each thread read of `set`.
 fn read_on(set: &Tensor) -> TensorResult<Tensor> {
     let (n, groups) = (set.numel(), readers(set.numel()));
-    let (name, source, words) = ("read again", include_str!("read.wgsl"), vec![n, n / ELEMENTS_PER_PASS, PASSES_PER_WORKGROUP]);
-    let kernel = WgslKernel { name, source, consts: vec![], words, workgroup: WORKGROUP as u32, grid: [groups, 1] };
+    let (name, source, params) = ("read again", include_str!("read.wgsl"), vec![n, n / ELEMENTS_PER_PASS, PASSES_PER_WORKGROUP]);
+    let kernel = WgslKernel { name, source, consts: vec![], params, workgroup: WORKGROUP as u32, grid: [groups, 1] };
     kernel.of(&[set], DType::F32, &[groups * WORKGROUP])
 }
 

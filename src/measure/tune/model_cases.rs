@@ -21,8 +21,8 @@ pub(super) fn model_cases(model: &dyn Model, small: bool) -> Vec<TuneCase> {
     let mut all = Vec::new();
     for (n, k, name) in sizes {
         let Some(dtype) = DType::WEIGHTS.into_iter().find(|d| d.name() == name) else { continue };
-        let many = if dtype.is_block() { TuningGroup::Unpack } else { TuningGroup::Gemm };
-        for (group, rows) in [(TuningGroup::Gemv, 1), (many, prompt)] {
+        let prompt_group = if dtype.is_block() { TuningGroup::Unpack } else { TuningGroup::Gemm };
+        for (group, rows) in [(TuningGroup::Gemv, 1), (prompt_group, prompt)] {
             all.push(product_of(group, [rows, n, k], [shape.dtype, dtype], [false, false], SEVERAL));
         }
     }

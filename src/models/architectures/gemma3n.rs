@@ -11,7 +11,7 @@ use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
 /// Copies of the residual stream that there are names for.
-const MOST_COPIES: usize = 8;
+const MAX_COPIES: usize = 8;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let feeds = if s.is_list("intermediate_size") { s.numbers("intermediate_size")? } else { None };
@@ -29,7 +29,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let per_layer = per_layer(s, norm, d.layers[0].feed.activation)?;
     let active = s.number(NONE, "altup_active_idx")?.unwrap_or(0.0);
     let altup = AltUpSpec {
-        copies: s.size(NONE, "altup_num_inputs", MOST_COPIES)?.unwrap_or(4),
+        copies: s.size(NONE, "altup_num_inputs", MAX_COPIES)?.unwrap_or(4),
         active: active as usize,
         scaled: s.flag(NONE, "altup_correct_scale")?.unwrap_or(true),
         laurel: s.size(NONE, "laurel_rank", 1 << 16)?.unwrap_or(64),

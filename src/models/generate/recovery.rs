@@ -78,7 +78,7 @@ impl<'m> Session<'m> {
     /// An empty cache for a model on a device.
     fn cache_for(&self, model: &dyn Model, device: &Device) -> TensorResult<KvCache> {
         let shape = model.shape();
-        KvCache::new(&shape, self.capacity.min(shape.context.max(super::LEAST_CHUNK)), device)
+        KvCache::new(&shape, self.capacity.min(shape.context.max(super::MIN_CHUNK)), device)
     }
 
     /// An empty cache on the session's device.

@@ -59,10 +59,10 @@ pub(super) fn matmul(w: &AffineWeights, step: &Step, adapter: &AdapterInfo) -> O
     let params = |groups_x: usize| {
         let sizes = [m, n, k, row_bytes, group.min(k), row_groups, groups_x].map(U32::size);
         let [Some(m), Some(n), Some(k), Some(row_bytes), Some(group), Some(row_groups), Some(groups_x)] = sizes else { return None };
-        Some(AffineMatMulParams { m, n, k, row_bytes, group, row_groups, groups_x }.words())
+        Some(AffineMatMulParams { m, n, k, row_bytes, group, row_groups, groups_x }.values())
     };
-    let wgsl = |source, consts, workgroup, grid: [u32; 3], words| {
-        Some(Wgsl { source, consts, workgroup, grid, words, raw: vec![], transposed: vec![] })
+    let wgsl = |source, consts, workgroup, grid: [u32; 3], params| {
+        Some(Wgsl { source, consts, workgroup, grid, params, raw: vec![], transposed: vec![] })
     };
     if !few {
         let tiles = n.div_ceil(TILE);

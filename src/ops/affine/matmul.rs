@@ -102,7 +102,7 @@ impl Kernel for AffineMatMulKernel {
                 if few {
                     let panel = bytemuck::cast_slice(&panel[..rows * k]);
                     for (x, y) in x.chunks_exact(k).zip(y.chunks_exact_mut(rows)) {
-                        dot::matvec(path::current(), DType::F32, panel, k * size_of::<f32>(), x, y);
+                        dot::gemv(path::current(), DType::F32, panel, k * size_of::<f32>(), x, y);
                     }
                 } else {
                     let left = Matrix { ptr: x[m0 * k..].as_ptr(), row: k as isize, col: 1 };

@@ -70,7 +70,7 @@ impl Kernel for AffineParamsKernel {
             consts: vec![("SYMMETRIC", (self.0.mapping == Mapping::Symmetric) as u32)],
             workgroup,
             grid,
-            words: params.words(),
+            params: params.values(),
             raw: vec![],
             transposed: vec![],
         })

@@ -3,7 +3,7 @@
 use super::AttentionKernel;
 use super::paged::PAGE;
 use super::params::{FILES, HeadSizes, values};
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, KernelParam, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
 use crate::shader::vec16::{Beyond, Vec16Form};
 use crate::shader::{MAX_GROUPS, StartParams, Template, TemplateValue, U32, params};
 
@@ -57,10 +57,10 @@ struct SplitConfig {
     workgroup: u32,
     /// Threads of a group, which takes a key at a time.
     lanes: u32,
-    /// Packets of eight of a key that a thread has.
-    key_packets: u32,
+    /// Vectors of eight elements of a key that a thread has.
+    key_vectors: u32,
     /// The same of a value.
-    value_packets: u32,
+    value_vectors: u32,
     /// Queries that share a key head.
     all: usize,
     /// Blocks of them.
@@ -75,7 +75,7 @@ struct SplitConfig {
     part_keys: usize,
     /// Parts at most.
     parts: usize,
-    /// Slices of the workgroup that join parts.
+    /// Slices of the workgroup that merge parts.
     slices: usize,
 }
 
@@ -83,9 +83,9 @@ impl SplitConfig {
     /// `None` where the adapter has no room for a workgroup.
     fn new(z: &HeadSizes, step: &Step, adapter: &AdapterInfo) -> Option<SplitConfig> {
         let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.attention);
-        let packets = [z.d, z.dv].map(|n| n.div_ceil(8).max(1));
-        let lanes = (packets[0].max(packets[1]).next_power_of_two() as u32).min(subgroup).min(32);
-        let [kp, vp] = packets.map(|n| (n as u32).div_ceil(lanes));
+        let vectors = [z.d, z.dv].map(|n| n.div_ceil(8).max(1));
+        let lanes = (vectors[0].max(vectors[1]).next_power_of_two() as u32).min(subgroup).min(32);
+        let [kp, vp] = vectors.map(|n| (n as u32).div_ceil(lanes));
         // Queries that share keys, in blocks of about the same size.
         let all = z.h / z.hkv * z.t;
         let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
@@ -116,8 +116,8 @@ impl SplitConfig {
         Some(SplitConfig {
             workgroup,
             lanes,
-            key_packets: kp,
-            value_packets: vp,
+            key_vectors: kp,
+            value_vectors: vp,
             all,
             head_blocks,
             rows,
@@ -137,8 +137,8 @@ impl SplitConfig {
             ("PARTS", self.parts as u32),
             ("COUNTERS", SCRATCH_COUNTERS as u32),
             ("CAUSAL", of.causal as u32),
-            ("KP", self.key_packets),
-            ("VP", self.value_packets),
+            ("KP", self.key_vectors),
+            ("VP", self.value_vectors),
             ("ROWS", self.rows as u32),
             ("SLOTS", self.slots),
             ("JOINED", self.parts.div_ceil(self.slices).min(8) as u32),
@@ -154,7 +154,7 @@ impl SplitConfig {
             ("SPLIT", (self.parts > 1).into()),
             ("COHERENT", adapter.coherent.into()),
             ("SUMS", of.sums.into()),
-            ("RAGGED", (z.d != 8 * (self.lanes * self.key_packets) as usize).into()),
+            ("RAGGED", (z.d != 8 * (self.lanes * self.key_vectors) as usize).into()),
             ("VEC_V", (z.dv % 4 == 0).into()),
             ("SLOT_BITS", self.slots.ilog2().into()),
             ("LANE_BITS", self.lanes.ilog2().into()),
@@ -182,7 +182,7 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
     if grid.iter().any(|&n| n > MAX_GROUPS) {
         return None;
     }
-    let [q, k, v] = forms.map(|f| f.raw.unwrap_or([Word::U32(0); 2].into()));
+    let [q, k, v] = forms.map(|f| f.raw.unwrap_or([KernelParam::U32(0); 2].into()));
     let params = SplitKvParams {
         rows: U32::size(config.all)?,
         head_blocks: U32::size(config.head_blocks)?,
@@ -203,5 +203,5 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
     };
     let raw = (0u8..).zip(&forms).filter(|(_, f)| f.raw.is_some()).map(|(n, _)| n).collect();
     let source = SPLIT_KV.source(&values);
-    Some(Wgsl { source, consts, workgroup: config.workgroup, grid, words: params.words(), raw, transposed: vec![] })
+    Some(Wgsl { source, consts, workgroup: config.workgroup, grid, params: params.values(), raw, transposed: vec![] })
 }

@@ -304,4 +304,4 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "vec16.wgsl" NAME = q, TYPE = Q, LOAD = 0, START = "p.q_start + p.q_offset", RAW = ${RAW_Q}, F16 = ${F16_Q}, QUADS = ${QUADS_Q}, GUARDED = 0
 #include "vec16.wgsl" NAME = k, TYPE = K, LOAD = 1, START = "p.k_start + p.k_offset", RAW = ${RAW_K}, F16 = ${F16_K}, QUADS = ${QUADS_K}, GUARDED = 0
 #include "vec16.wgsl" NAME = v, TYPE = V, LOAD = 2, START = "p.v_start + p.v_offset", RAW = ${RAW_V}, F16 = ${F16_V}, QUADS = ${QUADS_V}, GUARDED = 0
-#include "decode_split_kv_join.wgsl"
+#include "decode_split_kv_merge.wgsl"

@@ -26,9 +26,9 @@ struct FlashTiles {
     own_rows: bool,
 }
 
-/// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `many` for processors that
+/// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `min_blocks` of them for processors that
 /// have several at a time; those of wide heads have no registers for that. Elsewhere much work between two barriers hides what they cost.
-fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<FlashTiles> {
+fn shared_tiles(deep: [u32; 2], heads: usize, rows: usize, min_blocks: usize, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
     let fit = |own_rows: bool, line: u32, (subs, cols): (u32, u32)| {
@@ -44,7 +44,7 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
         (whole && room && enough).then_some(FlashTiles { subs, line, rows: high, cols, chunk, own_rows })
     };
     let blocks = heads * rows.div_ceil(4 * own(1) as usize);
-    let own_rows = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
+    let own_rows = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= min_blocks;
     // Neighbours in a line share rows, as long as each has whole matrices of the values.
     let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
     let shared = || [(8, 32), (4, 64), (4, 32), (4, 16)].into_iter().find_map(|tile| fit(false, line, tile));
@@ -56,7 +56,7 @@ const MIN_SCALE: f64 = 1e-30;
 
 /// Tiles of attention, or of a part of its gradients, whose scores stay in the elements of matrices; `None` where lanes cannot name them, or what is
 /// staged has no room.
-fn cut_elements(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &AdapterInfo) -> Option<FlashTiles> {
+fn element_tiles(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let held = adapter.matrix_elements()?;
     let (edge, table) = (adapter.coop, &adapter.tuning.attention);
     let tiles = match part {
@@ -86,7 +86,7 @@ fn cut_elements(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &Adapte
 }
 
 /// The same for a part of the gradients, whose scores and slopes take more memory.
-fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<FlashTiles> {
+fn part_tiles(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
     // Wide heads have more results than a subgroup has registers for.
     let wide = deep[0] + deep[1] > 128;
@@ -140,20 +140,26 @@ struct CoopKernel<'a> {
     elements: bool,
     /// Matrices of results across.
     ky: u32,
-    /// As many of them leave at a time as a strip of scores holds.
+    /// As many of them are staged at a time as the memory of the scores holds.
     store_fragments: u32,
 }
 
 impl<'a> CoopKernel<'a> {
     /// `None` where no tiles fit.
-    fn new(of: &'a AttentionKernel, part: Option<Part>, z: HeadSizes, many: usize, adapter: &'a AdapterInfo) -> Option<CoopKernel<'a>> {
+    fn new(
+        of: &'a AttentionKernel,
+        part: Option<Part>,
+        z: HeadSizes,
+        min_blocks: usize,
+        adapter: &'a AdapterInfo,
+    ) -> Option<CoopKernel<'a>> {
         let edge = adapter.coop;
         let deep = [z.d, z.dv].map(|n| (n as u32).next_multiple_of(edge));
-        let held = cut_elements(deep, part, of.scale, adapter);
+        let held = element_tiles(deep, part, of.scale, adapter);
         let elements = held.is_some();
         let tiles = match part {
-            None => held.or_else(|| cut(deep, z.b * z.h, z.t, many, adapter))?,
-            Some(part) => held.or_else(|| cut_part(deep, part, adapter))?,
+            None => held.or_else(|| shared_tiles(deep, z.b * z.h, z.t, min_blocks, adapter))?,
+            Some(part) => held.or_else(|| part_tiles(deep, part, adapter))?,
         };
         let (kd, kv, line) = (deep[0] / edge, deep[1] / edge, tiles.line);
         let ky = match part {
@@ -267,8 +273,14 @@ impl<'a> CoopKernel<'a> {
 }
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, dropout, or operands that are not rows of f16
-/// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups of attention, in gradients wherever they have rows of their own.
-pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, many: usize, adapter: &AdapterInfo) -> Option<Wgsl> {
+/// whose eights are whole. Subgroups wait alone where that makes `min_blocks` workgroups of attention, in gradients wherever they have rows of their own.
+pub(super) fn attention_coop(
+    of: &AttentionKernel,
+    part: Option<Part>,
+    step: &Step,
+    min_blocks: usize,
+    adapter: &AdapterInfo,
+) -> Option<Wgsl> {
     if adapter.coop == 0 || of.mask || of.paged || of.dropout > 0.0 || part == Some(Part::All) {
         return None;
     }
@@ -284,7 +296,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     for ((place, load), (batch, rows, width)) in places.iter_mut().zip(&step.loads).zip(rows_of).take(operands) {
         *place = lines(load, batch, rows, width, false).filter(|_| load.dtype() == DType::F16)?;
     }
-    let kernel = CoopKernel::new(of, part, z, many, adapter)?;
+    let kernel = CoopKernel::new(of, part, z, min_blocks, adapter)?;
     let by_key = kernel.by_key();
     let blocks = if by_key { s } else { t }.div_ceil(kernel.tiles.rows as usize);
     let count = (if by_key { b * hkv } else { b * h }).checked_mul(blocks)?;
@@ -297,7 +309,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         consts,
         workgroup: kernel.workgroup(),
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: (0..operands as u8).collect(),
         transposed: vec![],
     })

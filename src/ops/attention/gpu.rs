@@ -76,5 +76,5 @@ fn decode(of: &AttentionKernel, z: &HeadSizes, groups: usize, step: &Step, adapt
     let grid = grid(groups)?;
     let params = DecodeParams { base: AttentionParams::new(of, z, step, grid[0])?, groups: U32::size(groups)? };
     let source = DECODE.source(&values);
-    Some(Wgsl { source, consts, workgroup, grid, words: params.words(), raw: vec![], transposed: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, params: params.values(), raw: vec![], transposed: vec![] })
 }

@@ -72,5 +72,5 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     let count = z.b.checked_mul(if by_key { z.hkv } else { z.h })?.checked_mul(blocks)?;
     let grid = grid(count)?;
     let params = TiledParams::new(FlashParams::new(of, &z, step, grid[0], [blocks, count])?, of, step)?;
-    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![], transposed: vec![] })
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, params: params.values(), raw: vec![], transposed: vec![] })
 }

@@ -244,7 +244,7 @@ impl AttentionKernel {
     }
 
     /// Few queries, as when tokens are generated one by one: each block of keys and values is read once for all heads that share it, in
-    /// the type it is stored in; partial results of the blocks are joined at the end.
+    /// the type it is stored in; partial results of the blocks are merged at the end.
     fn stream(&self, task: &dyn Task, z: &AttentionSizes) {
         let n = z.sharing * z.t;
         let pages = self.pages(task);
@@ -285,7 +285,7 @@ impl AttentionKernel {
                 let row_bytes = keys.row * keys.dtype.block_bytes();
                 // Keys stay in the cache from one query to the next.
                 for (query, scores) in queries.chunks_exact(z.d).zip(scores.chunks_exact_mut(len)) {
-                    dot::matvec(path::current(), keys.dtype, keys.bytes, row_bytes, query, scores);
+                    dot::gemv(path::current(), keys.dtype, keys.bytes, row_bytes, query, scores);
                 }
             }
             let values = value_memory.as_ref().map(|m| m.at(page, kv_head, row));

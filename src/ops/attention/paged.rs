@@ -174,7 +174,7 @@ impl Kernel for PagedWriteKernel {
             groups_x: grid[0].into(),
         };
         let source = WRITE.source(&[("VEC", vec.into()), ("PAGE", (PAGE as u32).into())]);
-        Some(Wgsl { source, consts: vec![], workgroup, grid, words: params.words(), raw: vec![], transposed: vec![] })
+        Some(Wgsl { source, consts: vec![], workgroup, grid, params: params.values(), raw: vec![], transposed: vec![] })
     }
 }
 

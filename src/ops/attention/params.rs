@@ -22,7 +22,7 @@ pub(super) const MAX_HEAD: usize = 256;
 
 /// WGSL that the kernels include.
 pub(super) static FILES: &[(&str, &str)] = &[
-    ("decode_split_kv_join.wgsl", include_str!("decode_split_kv_join.wgsl")),
+    ("decode_split_kv_merge.wgsl", include_str!("decode_split_kv_merge.wgsl")),
     ("flash_begin.wgsl", include_str!("flash_begin.wgsl")),
     ("flash_coop_add.wgsl", include_str!("flash_coop_add.wgsl")),
     ("flash_coop_fetch.wgsl", include_str!("flash_coop_fetch.wgsl")),
@@ -43,7 +43,7 @@ pub(super) static FILES: &[(&str, &str)] = &[
     ("flash_tiles.wgsl", include_str!("flash_tiles.wgsl")),
     OPERAND,
     OPERAND_PLACE,
-    ("join_sets.wgsl", include_str!("join_sets.wgsl")),
+    ("merge_sets.wgsl", include_str!("merge_sets.wgsl")),
     ("keys.wgsl", include_str!("keys.wgsl")),
     ("paged_row.wgsl", include_str!("paged_row.wgsl")),
     ("rows_fetch_inside.wgsl", include_str!("rows_fetch_inside.wgsl")),

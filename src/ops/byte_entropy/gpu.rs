@@ -70,7 +70,7 @@ pub fn byte_entropy(kernel: &ByteEntropyKernel, step: &Step, adapter: &AdapterIn
         consts: vec![("COUNT_BITS", count_bits as u32)],
         workgroup: workgroup as u32,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

@@ -56,7 +56,7 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
         consts,
         workgroup: tiling.group.workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: if form.raw.is_some() && !backward { vec![0] } else { vec![] },
         transposed: vec![],
     })

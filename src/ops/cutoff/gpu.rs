@@ -71,7 +71,7 @@ fn kernel(adapter: &AdapterInfo, by_row: bool, rows: u32, params: CutoffParams) 
         consts: vec![("BITS", bits)],
         workgroup,
         grid: [rows, 1, 1],
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     }

@@ -3,7 +3,7 @@
 use super::ExpertMatMulKernel;
 use super::operands::{OPERANDS, consts, values};
 use crate::dtype::DType;
-use crate::ops::matmul::gemm_coop::{LineParams, STRIP, lines};
+use crate::ops::matmul::gemm_coop::{LineParams, STAGING, lines};
 use crate::ops::matmul::gemv::with_values;
 use crate::ops::matmul::weights::{Items, Weights};
 use crate::plan::{AdapterInfo, Step, Wgsl};
@@ -37,7 +37,7 @@ static EXPERT_MATMUL_COOP: Template =
     Template::new("expert_matmul_coop.wgsl", include_str!("expert_matmul_coop.wgsl")).params(ExpertCoopParams::FIELDS).files(&[
         ("expert_coop_fetch.wgsl", include_str!("expert_coop_fetch.wgsl")),
         ("expert_coop_stage.wgsl", include_str!("expert_coop_stage.wgsl")),
-        STRIP,
+        STAGING,
         OPERANDS[0],
         OPERANDS[1],
         OPERANDS[2],
@@ -76,14 +76,14 @@ impl ExpertTile {
     /// The first of these sizes that fits the adapter, with `pairs` pairs for each expert.
     fn pick(pairs: usize, weights: Items, adapter: &AdapterInfo) -> Option<ExpertTile> {
         let (edge, workgroup) = (adapter.coop, SUBGROUPS * adapter.subgroup);
-        let step = MIN_STEP.next_multiple_of(4 * weights.span * weights.strips);
+        let step = MIN_STEP.next_multiple_of(4 * weights.span * weights.quad_strips);
         let items = step / (4 * weights.quads);
         let heights = TILE_PAIRS.iter().filter(|h| pairs >= h.1).map(|h| h.0);
         let tiles = heights.flat_map(|height| TILE_ROWS.map(|width| ExpertTile { height, width, step, items, workgroup }));
         tiles.into_iter().find(|t| {
             let whole = t.height % edge == 0 && t.width % (SUBGROUPS * edge) == 0 && step % edge == 0;
             let shared = (t.height * step / 8) % workgroup == 0 && (t.width * items) % workgroup == 0;
-            // Both tiles, a matrix of each subgroup, the list and its length, and what the strip's file counts in.
+            // Both tiles, a matrix of each subgroup, the list and its length, and what the staging's file counts in.
             let bytes = 2 * (t.height + t.width) * (step + 8) + 4 * SUBGROUPS * edge * (edge + 4) + 4 * (t.list() + 2);
             whole && shared && bytes <= adapter.workgroup_bytes && workgroup <= adapter.workgroup_threads
         })
@@ -167,6 +167,6 @@ pub(super) fn expert_matmul_coop(of: &ExpertMatMulKernel, step: &Step, adapter: 
         ("UNROLL", (adapter.subgroup >= adapter.tuning.gemm.unroll_min_subgroup).into()),
         ("COOP_VECTORS", adapter.coop_vectors.into()),
     ]);
-    let (source, words) = (EXPERT_MATMUL_COOP.source(&values), params.words());
-    Some(Wgsl { source, consts, workgroup: tile.workgroup, grid, words, raw, transposed: vec![] })
+    let (source, params) = (EXPERT_MATMUL_COOP.source(&values), params.values());
+    Some(Wgsl { source, consts, workgroup: tile.workgroup, grid, params, raw, transposed: vec![] })
 }

@@ -194,7 +194,7 @@ fn put4(at: u32, v: vec4<f32>) {
   tile[at] = h.x; tile[at + 1u] = h.y; tile[at + 2u] = h.z; tile[at + 3u] = h.w;
 }
 #endif
-#include "gemm_coop_strip.wgsl"
+#include "gemm_coop_staging.wgsl"
 #include "subgroup_barrier.wgsl"
 #include "expert_operands.wgsl"
 #include "weights_loads.wgsl" S = "", N = 1, START = "p.w_start + p.w_offset", K = p.k

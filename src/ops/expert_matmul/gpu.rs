@@ -7,7 +7,7 @@ use super::operands::{OPERANDS, consts, values};
 use crate::dtype::DType;
 use crate::ops::matmul::gemv::{by_sixteen_bytes, with_values};
 use crate::ops::matmul::weights::Weights;
-use crate::plan::{AdapterInfo, Source, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, KernelParam, Source, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{Template, U32, grid, indexable, params};
 
@@ -47,7 +47,7 @@ params! {
 
 static EXPERT_MATMUL: Template =
     Template::new("expert_matmul.wgsl", include_str!("expert_matmul.wgsl")).params(ExpertMatMulParams::FIELDS).files(&OPERANDS);
-static EXPERT_MATMUL_MANY: Template =
+static EXPERT_MATMUL_GROUPED: Template =
     Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(&OPERANDS);
 
 /// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair: usually, and with matrix units, for which
@@ -61,7 +61,7 @@ const SEGMENT_PAIRS: u32 = 1024;
 const MAX_PREFETCH: u32 = 3;
 
 /// Whether `pairs` pairs are so many that each expert's weights are read once for all of its own, by `matrices` or without.
-pub(super) fn many(pairs: usize, experts: usize, matrices: bool) -> bool {
+pub(super) fn grouped(pairs: usize, experts: usize, matrices: bool) -> bool {
     pairs >= GROUPED_MIN_PAIRS[usize::from(matrices)] * experts
 }
 
@@ -79,7 +79,7 @@ struct ExpertStep<'a> {
     n: usize,
     k: usize,
     /// Where x is, of what type, if it is read 16 bytes at a time.
-    direct: Option<([Word; 2], DType)>,
+    direct: Option<([KernelParam; 2], DType)>,
 }
 
 /// How threads share the work.
@@ -106,8 +106,8 @@ impl<'a> ExpertStep<'a> {
     }
 
     /// Whether each expert's weights are read once for all of its pairs.
-    fn many(&self) -> bool {
-        self.weights.len() == 1 && !self.of.summed && many(self.pairs, self.experts, self.of.matrices)
+    fn grouped(&self) -> bool {
+        self.weights.len() == 1 && !self.of.summed && grouped(self.pairs, self.experts, self.of.matrices)
     }
 
     fn threads(&self, adapter: &AdapterInfo) -> Threads {
@@ -116,7 +116,7 @@ impl<'a> ExpertStep<'a> {
         let mut lanes = (items.next_power_of_two() as u32).clamp(4, 32).min(most);
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         let mut prefetch = 1;
-        if !self.many() {
+        if !self.grouped() {
             // Where rows leave the GPU idle, more threads share one, so that more of it is on its way at once.
             let rows = self.pairs / self.summed * self.n;
             while rounds(lanes) > 2 && rows * lanes as usize * 2 <= adapter.tuning.gemv.full_threads && lanes * 2 <= most.min(128) {
@@ -155,14 +155,14 @@ impl<'a> ExpertStep<'a> {
 /// Load 0 `[rows, K]` times load 1 `[E, N, K]` by load 2 `[pairs]`, and what else `of` has.
 pub(super) fn expert_matmul(of: &ExpertMatMulKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let sizes = ExpertStep::of(of, step)?;
-    let (many, direct) = (sizes.many(), sizes.direct.filter(|_| !sizes.many()));
-    if let Some(by_matrices) = many.then(|| expert_matmul_coop(of, step, adapter)).flatten() {
+    let (grouped, direct) = (sizes.grouped(), sizes.direct.filter(|_| !sizes.grouped()));
+    if let Some(by_matrices) = grouped.then(|| expert_matmul_coop(of, step, adapter)).flatten() {
         return Some(by_matrices);
     }
     let Threads { workgroup, lanes, prefetch } = sizes.threads(adapter);
     let row_group = RowGroup { workgroup, size: lanes, col_major: false };
     let tiles = sizes.n.div_ceil(row_group.rows() as usize);
-    let grid = grid(if many { sizes.experts } else { sizes.pairs / sizes.summed }.checked_mul(tiles)?)?;
+    let grid = grid(if grouped { sizes.experts } else { sizes.pairs / sizes.summed }.checked_mul(tiles)?)?;
     // A second product's weights are read directly.
     let mut raw = sizes.weights[0].start().1;
     if let Some(second) = sizes.weights.get(1) {
@@ -176,7 +176,7 @@ pub(super) fn expert_matmul(of: &ExpertMatMulKernel, step: &Step, adapter: &Adap
     let x_quads = direct.map_or(1, |(_, dtype)| 16 / (4 * dtype.block_bytes() as u32));
     let mut consts = consts(weights).to_vec();
     consts.push(("LANES", lanes));
-    consts.extend(match many {
+    consts.extend(match grouped {
         true => [("PAIRS", PAIRS_PER_READ), ("SEGMENT", SEGMENT_PAIRS), ("PREFETCH", prefetch)],
         false => [("X_QUADS", x_quads), ("X_ROWS", quads / x_quads), ("PREFETCH", prefetch)],
     });
@@ -193,7 +193,7 @@ pub(super) fn expert_matmul(of: &ExpertMatMulKernel, step: &Step, adapter: &Adap
         ("WEIGHTS_1", (of.weights(1) as u32).into()),
         ("BIAS_1", (of.weights(1) as u32 + 1).into()),
     ]);
-    let template = if many { &EXPERT_MATMUL_MANY } else { &EXPERT_MATMUL };
-    let words = sizes.params(tiles, grid[0])?.words();
-    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
+    let template = if grouped { &EXPERT_MATMUL_GROUPED } else { &EXPERT_MATMUL };
+    let params = sizes.params(tiles, grid[0])?.values();
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, params, raw, transposed: vec![] })
 }

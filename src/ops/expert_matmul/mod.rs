@@ -205,7 +205,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
             match streamed {
                 Some(w) => {
                     let (x, y): (&[f32], &mut [f32]) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
-                    dot::matvec_multi(path::current(), w.dtype, w.row(e * s.n + row), w.row_bytes, x, y, [m, n]);
+                    dot::gemv_multi(path::current(), w.dtype, w.row(e * s.n + row), w.row_bytes, x, y, [m, n]);
                 }
                 None => {
                     let panel = &mut self.panel[..n * s.k];
@@ -270,7 +270,7 @@ impl Kernel for ExpertMatMulKernel {
     /// Of few pairs: of many, one expert's weights are read for all of its own, a product at a time.
     fn gemv_products(&self, step: &Step) -> Option<FusedGemv> {
         let (s, weights) = (ExpertSizes::of(step), &step.loads[1]);
-        if self.summed || self.second || gpu::many(s.pairs, s.experts, self.matrices) {
+        if self.summed || self.second || gpu::grouped(s.pairs, s.experts, self.matrices) {
             return None;
         }
         Weights::of(weights, s.k).raw?;
@@ -403,8 +403,8 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn expert_sum(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor, factors: &Tensor) -> TensorResult<Tensor> {
         // Nothing would write the sums of no pairs.
-        let many = gpu::many(ids.numel(), weights.dims()[0], by_matrices(self, weights));
-        let stored = many || ids.numel() == 0 || Mode::learns([self, weights, factors].into_iter().chain(bias));
+        let grouped = gpu::grouped(ids.numel(), weights.dims()[0], by_matrices(self, weights));
+        let stored = grouped || ids.numel() == 0 || Mode::learns([self, weights, factors].into_iter().chain(bias));
         match stored {
             true => self.expert_linear(weights, bias, ids)?.mul(&factors.unsqueeze(-1)?)?.sum(&[1], false)?.cast(self.dtype()),
             false => self.by_experts(weights, ids, bias, Some(factors), Location::caller())?.cast(self.dtype()),

@@ -36,7 +36,7 @@ pub fn gather(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         consts: vec![("VEC", vec as u32)],
         workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

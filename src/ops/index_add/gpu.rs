@@ -57,7 +57,7 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
         consts: vec![("VEC", vec as u32), ("HOW", how as u32)],
         workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

@@ -232,7 +232,7 @@ impl Tensor {
         self.combine(d, index, rows, Combine::Set)
     }
 
-    /// This tensor with each element of `source` joined with the element of dimension `d` at the same place of `index`, and otherwise at the
+    /// This tensor with each element of `source` combined with the element of dimension `d` at the same place of `index`, and otherwise at the
     /// same place: the opposite of [`Tensor::gather`]. `index` has as many dimensions as both, is nowhere larger than `source`, and larger than
     /// this tensor in `d` only. Elements for the same place are taken in order. A bad index is an error of the evaluation.
     ///

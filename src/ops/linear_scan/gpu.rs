@@ -61,7 +61,7 @@ pub fn linear_scan(kernel: LinearScanKernel, step: &Step, adapter: &AdapterInfo)
         consts: vec![("SLICES", SLICES as u32), ("COLUMNS", COLUMNS as u32), ("ROWS", rows as u32)],
         workgroup: workgroup as u32,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

@@ -25,22 +25,23 @@ impl TileConfig {
         [0, 1].map(|i| self.tile.warps[i] * self.tile.fragments[i] * edge)
     }
 
-    /// Fragments that a subgroup's results leave by at a time, as many as memory suffices for; `None` where the tile does not fit the adapter.
-    fn strips(&self, transposed: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
+    /// Fragments of results that a subgroup stages at a time, as many as memory suffices for; `None` where the tile does not fit the adapter.
+    fn staged_fragments(&self, transposed: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
         let GemmTile { warps, fragments, bk, prefetch, .. } = self.tile;
         let (edge, side) = (adapter.coop, self.side(adapter.coop));
         let subs = warps[0] * warps[1];
         let threads = subs * adapter.subgroup;
         let tile = |i: usize| if transposed[i] { bk * (side[i] + 8) } else { side[i] * (bk + 8) };
-        let bytes = |strips: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (strips * edge + 4);
+        let bytes = |staged_fragments: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (staged_fragments * edge + 4);
         let steps = if prefetch { 2 * edge } else { edge };
         let whole = side.iter().all(|s| (s * bk / 8).is_multiple_of(threads)) && bk.is_multiple_of(steps);
-        let strips = (1..=fragments[1]).rev().filter(|a| fragments[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
-        (whole && threads <= adapter.workgroup_threads).then_some(strips)
+        let staged_fragments =
+            (1..=fragments[1]).rev().filter(|a| fragments[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
+        (whole && threads <= adapter.workgroup_threads).then_some(staged_fragments)
     }
 
     /// Microseconds that `batch` products of m by n by k take, by a model whose numbers are the adapter's tuning table: the workgroups of a
-    /// compute unit take turns, each step over K takes as long as the tile says, and each workgroup leaves its results; splits are joined in
+    /// compute unit take turns, each step over K takes as long as the tile says, and each workgroup leaves its results; partial sums are reduced in
     /// proportion to their number.
     fn time(&self, batch: usize, [m, n, k]: [usize; 3], transposed: [bool; 2], adapter: &AdapterInfo) -> f64 {
         let (tile, gemm) = (&self.tile, &adapter.tuning.gemm);
@@ -52,9 +53,9 @@ impl TileConfig {
         let splits = self.splits as f64;
         let each = cells * splits / (32 * tile.warps[0] * tile.warps[1]) as f64;
         let [fixed, per_split, per_result] = gemm.split_us;
-        let joined = if self.splits > 1 { fixed + per_split * splits + per_result * each } else { 0.0 };
+        let reduction = if self.splits > 1 { fixed + per_split * splits + per_result * each } else { 0.0 };
         let busy = tile.busy_us[2 * transposed[0] as usize + transposed[1] as usize];
-        steps * (rounds * busy).max(tile.alone_us) + rounds * cells * gemm.store_us + joined
+        steps * (rounds * busy).max(tile.alone_us) + rounds * cells * gemm.store_us + reduction
     }
 
     /// The tile of the table, or of a part of it, that takes the least time for so many rows and columns of results.
@@ -69,7 +70,7 @@ impl TileConfig {
         let mut best: Option<(f64, TileConfig, u32)> = None;
         for &tile in gemm.tiles.iter().take(of.end).skip(of.start) {
             let whole = TileConfig { tile, splits: 1 };
-            let Some(strips) = whole.strips(transposed, adapter) else { continue };
+            let Some(staged_fragments) = whole.staged_fragments(transposed, adapter) else { continue };
             let [high, wide] = whole.side(adapter.coop).map(|s| s as usize);
             let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
             for splits in [1, 2, 3, 4, 6, 8] {
@@ -83,11 +84,11 @@ impl TileConfig {
                 let split = TileConfig { splits: splits as u32, ..whole };
                 let time = split.time(batch, [m, n, k], transposed, adapter);
                 if best.is_none_or(|b| time < b.0) {
-                    best = Some((time, split, strips));
+                    best = Some((time, split, staged_fragments));
                 }
             }
         }
-        best.map(|(_, config, strips)| (config, strips))
+        best.map(|(_, config, staged_fragments)| (config, staged_fragments))
     }
 }
 
@@ -145,15 +146,15 @@ params! {
 pub(crate) const OPERAND: (&str, &str) = ("gemm_coop_operand.wgsl", include_str!("gemm_coop_operand.wgsl"));
 /// What it includes.
 pub(crate) const OPERAND_PLACE: (&str, &str) = ("gemm_coop_place.wgsl", include_str!("gemm_coop_place.wgsl"));
-/// Memory through which results leave.
-pub(crate) const STRIP: (&str, &str) = ("gemm_coop_strip.wgsl", include_str!("gemm_coop_strip.wgsl"));
+/// Memory in which results are staged for the epilogue.
+pub(crate) const STAGING: (&str, &str) = ("gemm_coop_staging.wgsl", include_str!("gemm_coop_staging.wgsl"));
 
 static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
     ("gemm_coop_elements.wgsl", include_str!("gemm_coop_elements.wgsl")),
     ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
     ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
     ("gemm_coop_store.wgsl", include_str!("gemm_coop_store.wgsl")),
-    STRIP,
+    STAGING,
     OPERAND,
     OPERAND_PLACE,
     WEIGHTS_QUADS,
@@ -184,16 +185,16 @@ impl Operands {
         }
         let transposed = [col_major(a), !blocks && col_major(b)];
         let plain = lines(a, batch, m, k, transposed[0]).is_some();
-        let folded = if batch == 1 && !plain { folded(a, m, k, transposed[0]) } else { None };
-        let transposed = [transposed[0] && (folded.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
+        let split_lines = if batch == 1 && !plain { split_lines(a, m, k, transposed[0]) } else { None };
+        let transposed = [transposed[0] && (split_lines.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
         let plain =
-            [lines(a, batch, m, k, transposed[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
+            [lines(a, batch, m, k, transposed[0]).or(split_lines.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
         let unaligned = [
             unaligned(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
             unaligned(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
         ];
         let lines = [0, 1].map(|i| plain[i].or(unaligned[i].map(|l| l.0)));
-        Some(Operands { blocks, transposed, lines, last: unaligned.map(|l| l.map(|l| l.1)), shift: folded.map(|f| f.1) })
+        Some(Operands { blocks, transposed, lines, last: unaligned.map(|l| l.map(|l| l.1)), shift: split_lines.map(|f| f.1) })
     }
 
     /// What a workgroup does with them `bk` columns at a time.
@@ -222,8 +223,8 @@ impl Operands {
 /// How a product is cut into workgroups.
 struct GemmPlan {
     config: TileConfig,
-    /// Fragments that a subgroup's results leave by at a time.
-    strips: u32,
+    /// Fragments of results that a subgroup stages at a time.
+    staged_fragments: u32,
     /// Rows and columns of a tile.
     side: [u32; 2],
     workgroup: u32,
@@ -236,26 +237,26 @@ struct GemmPlan {
 
 impl GemmPlan {
     fn of(p: &Product, transposed: [bool; 2], tiles: Range<usize>) -> Option<GemmPlan> {
-        let (config, strips) = TileConfig::pick(tiles, p.batch, [p.m, p.n, p.k], transposed, p.adapter)?;
+        let (config, staged_fragments) = TileConfig::pick(tiles, p.batch, [p.m, p.n, p.k], transposed, p.adapter)?;
         let side = config.side(p.adapter.coop);
         let GemmTile { warps, bk, .. } = config.tile;
         let tiles = [p.m.div_ceil(side[0] as usize), p.n.div_ceil(side[1] as usize)];
         let groups = p.batch.checked_mul(tiles[1])?.checked_mul(tiles[0])?.checked_mul(config.splits as usize)?;
         let share = p.k.div_ceil(bk as usize).div_ceil(config.splits as usize) * bk as usize;
-        Some(GemmPlan { config, strips, side, workgroup: warps[0] * warps[1] * p.adapter.subgroup, tiles, groups, share })
+        Some(GemmPlan { config, staged_fragments, side, workgroup: warps[0] * warps[1] * p.adapter.subgroup, tiles, groups, share })
     }
 
     /// The sizes that loops are written out by.
     fn sizes(&self, adapter: &AdapterInfo) -> [(&'static str, u32); 11] {
-        let (edge, strips) = (adapter.coop, self.strips);
+        let (edge, staged_fragments) = (adapter.coop, self.staged_fragments);
         let GemmTile { fragments, bk, .. } = self.config.tile;
         [
             ("LOADS_A", self.side[0] * bk / 8 / self.workgroup),
             ("LOADS_B", self.side[1] * bk / 8 / self.workgroup),
             ("STEPS", bk / edge),
-            ("STRIP_FRAGMENTS", strips),
-            ("STRIPS", fragments[1] / strips),
-            ("TURNS", self.strip_eights(edge).div_ceil(adapter.subgroup)),
+            ("STRIP_FRAGMENTS", staged_fragments),
+            ("STRIPS", fragments[1] / staged_fragments),
+            ("TURNS", self.staged_eights(edge).div_ceil(adapter.subgroup)),
             ("SPLITS", self.config.splits),
             ("HALF", fragments[1] / 2),
             ("OTHERS", fragments[1].div_ceil(2)),
@@ -264,9 +265,9 @@ impl GemmPlan {
         ]
     }
 
-    /// Eights of a strip.
-    fn strip_eights(&self, edge: u32) -> u32 {
-        edge * self.strips * edge / 8
+    /// Eights of what is staged at a time.
+    fn staged_eights(&self, edge: u32) -> u32 {
+        edge * self.staged_fragments * edge / 8
     }
 
     /// What the kernel reads at run time, in a grid of so many workgroups in x.
@@ -295,8 +296,8 @@ impl GemmPlan {
         let (n, edge, subgroup, splits) = (p.n, p.adapter.coop, p.adapter.subgroup, self.config.splits);
         // Rows that are read as stored end with the last one again and again.
         let all_rows = operands.lines[0].is_some() && !operands.transposed[0] || p.m.is_multiple_of(self.side[0] as usize);
-        // In each of a strip's turns a thread has the same columns.
-        let steady = self.strip_eights(edge).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.strips * edge / 8);
+        // In each of the turns that they are staged in a thread has the same columns.
+        let steady = self.staged_eights(edge).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.staged_fragments * edge / 8);
         let full = all_rows && n.is_multiple_of(self.side[1] as usize) && steady && splits == 1;
         [
             ("SPLIT", (splits > 1).into()),
@@ -354,10 +355,10 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
     ]);
     let mut raw = if operands.blocks { p.weights.start().1 } else { vec![] };
     raw.extend([0, 1].into_iter().filter(|&i| operands.lines[i as usize].is_some()));
-    let words = plan.params(p, &operands, grid[0])?.words();
+    let params = plan.params(p, &operands, grid[0])?.values();
     // Which loads are read transposed through the generated functions.
     let transposed = [0, 1].into_iter().filter(|&t| operands.transposed[t as usize] && operands.lines[t as usize].is_none()).collect();
-    Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, words, raw, transposed })
+    Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, params, raw, transposed })
 }
 
 /// The strides of an operand that is stored as f16 and can be read eight elements at a time; a line is a row, or a column if `transposed`.
@@ -380,7 +381,7 @@ pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed
 
 /// Split layout of one batch, as merged heads have it: rows come in groups, and each row in chunks of `8 << shift` elements. Gives the strides and
 /// `shift`.
-fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
+fn split_lines(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
     let [start, offset] = start(source)?.map(U32::from);
     let (lines, length) = if transposed { (k, rows) } else { (rows, k) };

@@ -164,7 +164,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 var<private> row_start: u32;
 #include "coop_elements.wgsl" SUBGROUPS = "WARPS_M * WARPS_N", MAKE = 0
 #else
-#include "gemm_coop_strip.wgsl"
+#include "gemm_coop_staging.wgsl"
 #endif
 #include "subgroup_barrier.wgsl"
 #include "gemm_coop_operand.wgsl" x = a, X = A, LOAD = 0, LINES = a, ROWS = p.m, K = p.k, TILE_ROWS = BM, TILE_K = BK, TRANSPOSED = ${TRANSPOSED_A}, EVEN_K = ${EVEN_K}, RAW = ${RAW_A}, BLOCKS = 0, VEC = ${VEC_A}, FOLDED = ${FOLDED_A}, UNALIGNED = ${UNALIGNED_A}, DEFERRED = 1

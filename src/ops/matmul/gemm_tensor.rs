@@ -66,5 +66,5 @@ pub(super) fn matmul_tensor(p: &Product) -> Option<Wgsl> {
     };
     let values = [("TRANSPOSED_A", transposed[0].into()), ("TRANSPOSED_B", transposed[1].into()), ("VEC_OUT", n.is_multiple_of(4).into())];
     let source = GEMM_TENSOR.source(&values);
-    Some(Wgsl { source, consts: vec![], workgroup: WORKGROUP, grid, words: params.words(), raw: vec![0, 1], transposed: vec![] })
+    Some(Wgsl { source, consts: vec![], workgroup: WORKGROUP, grid, params: params.values(), raw: vec![0, 1], transposed: vec![] })
 }

@@ -2,7 +2,7 @@
 
 use super::weights::{Items, WEIGHTS_ITEMS, WEIGHTS_LOADS, WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, Normalization, Source, Wgsl, Word};
+use crate::plan::{AdapterInfo, KernelParam, Load, Normalization, Source, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM, SUMS};
 use crate::shader::{F32, Template, TemplateValue, U32, grid, params, start};
 
@@ -148,7 +148,7 @@ impl GemvConfig {
 
 impl Gemv<'_> {
     /// The parameters, raw loads and grid of products whose workgroups have `block` rows of each; `left` is the start of a, where it is read directly.
-    pub fn dispatch(&self, block: usize, left: Option<[Word; 2]>) -> Option<(Vec<Word>, Vec<u8>, [u32; 3])> {
+    pub fn dispatch(&self, block: usize, left: Option<[KernelParam; 2]>) -> Option<(Vec<KernelParam>, Vec<u8>, [u32; 3])> {
         let [batch, m, k] = *self.a.shape.dims() else { return None };
         let tiles: Vec<usize> = self.products.iter().map(|p| p.0.div_ceil(block)).collect();
         let groups = if self.gated { tiles[0] } else { tiles.iter().sum() };
@@ -160,7 +160,7 @@ impl Gemv<'_> {
             let [b_start, b_offset] = start.map(U32::from);
             *of.get_mut(p)? = [U32::size(*n)?, U32::size(tiles[p])?, b_start, b_offset];
         }
-        let [a_start, a_offset] = left.unwrap_or([Word::U32(0); 2]).map(U32::from);
+        let [a_start, a_offset] = left.unwrap_or([KernelParam::U32(0); 2]).map(U32::from);
         let [
             [n_0, tiles_0, b_start_0, b_offset_0],
             [n_1, tiles_1, b_start_1, b_offset_1],
@@ -196,7 +196,7 @@ impl Gemv<'_> {
         if left.is_some() {
             raw.push(0);
         }
-        Some((params.words(), raw, grid))
+        Some((params.values(), raw, grid))
     }
 
     /// The switches of a left side that is normalised, or is not.
@@ -235,8 +235,8 @@ pub(crate) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item 
     consts.iter().map(|&(name, n)| (name, TemplateValue::from(n)))
 }
 
-/// The words of the start of rows of `k` elements that can be read 16 bytes at a time, and no row ends within eight elements.
-pub(crate) fn by_sixteen_bytes(s: &Source, k: usize) -> Option<[Word; 2]> {
+/// The parameters of the start of rows of `k` elements that can be read 16 bytes at a time, and no row ends within eight elements.
+pub(crate) fn by_sixteen_bytes(s: &Source, k: usize) -> Option<[KernelParam; 2]> {
     let per = 16 / s.dtype.block_bytes();
     let whole = k.is_multiple_of(8) && s.layout.is_contiguous() && s.layout.offset.is_multiple_of(per) && (s.offset.is_none() || s.aligned);
     start(s).filter(|_| whole)
@@ -254,7 +254,7 @@ struct GemvPlan {
     /// Items of a thread in K.
     items: usize,
     /// Where a is, read 16 bytes at a time: halves, or floats that each thread reads itself.
-    start: Option<[Word; 2]>,
+    start: Option<[KernelParam; 2]>,
     /// Whether activations are kept as halves.
     packed: bool,
 }
@@ -313,9 +313,9 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     let [batch, _, k] = *g.a.shape.dims() else { return None };
     let plan = GemvPlan::of(g)?;
     let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, start, packed } = plan;
-    let Items { planes, quads, strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
+    let Items { planes, quads, quad_strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
     let block = (workgroup / lanes * rows / pairs) as usize;
-    let (words, raw, grid) = g.dispatch(block, start)?;
+    let (params, raw, grid) = g.dispatch(block, start)?;
     // One quad a thread at most.
     let vec_out = g.products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
     let unit = (lanes * prefetch) as usize;
@@ -344,7 +344,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
         ("QUADS", quads),
         ("X_QUADS", x_quads),
         ("X_ROWS", quads / x_quads),
-        ("STRIPS", strips),
+        ("STRIPS", quad_strips),
         ("SPAN", span),
         ("PARTS", parts),
         ("CHUNK", chunk as u32),
@@ -362,5 +362,5 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
         ("PACKED", packed.into()),
         ("ROW_SUM", group.function("row_sum", SUM, g.adapter).into()),
     ]);
-    Some(Wgsl { source: GEMV.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
+    Some(Wgsl { source: GEMV.source(&values), consts, workgroup, grid, params, raw, transposed: vec![] })
 }

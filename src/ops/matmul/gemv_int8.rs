@@ -15,7 +15,7 @@ static GEMV_INT8: Template = Template::new("gemv_int8.wgsl", include_str!("gemv_
 pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
     let [1, 1, k] = *a.shape.dims() else { return None };
-    let Items { planes, quads, strips, span, parts, shifted, integers, .. } = products.first()?.1.shape;
+    let Items { planes, quads, quad_strips, span, parts, shifted, integers, .. } = products.first()?.1.shape;
     let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.gemv);
     let [min_blocks, min_row_blocks] = tuning.int8_min_blocks;
     let (items, all) = (k / 32, products.iter().map(|p| p.0).sum::<usize>());
@@ -39,11 +39,11 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     if vec4_store && !vec_out {
         return None;
     }
-    let (words, raw, grid) = g.dispatch(block, Some(halves))?;
+    let (params, raw, grid) = g.dispatch(block, Some(halves))?;
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("STEPS", steps),
-        ("STRIPS", strips),
+        ("STRIPS", quad_strips),
         ("SPAN", span),
         ("ROWS", ROWS_IN_FLIGHT),
         ("PARTS", parts),
@@ -58,5 +58,5 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let mut values = g.values(workgroup, vec_out);
     values.extend(with_values(&consts));
     values.extend([("PART", (quads / parts).into()), ("EIGHTS", (quads / 2).into()), ("SUBGROUP_BITS", subgroup.ilog2().into())]);
-    Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
+    Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, params, raw, transposed: vec![] })
 }

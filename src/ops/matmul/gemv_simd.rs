@@ -92,7 +92,7 @@ pub(super) fn gemv_simd(g: &Gemv, format: DType) -> Option<Wgsl> {
     if vec4_store && !vec_out {
         return None;
     }
-    let (words, raw, grid) = g.dispatch((WORKGROUP / 32 * rows) as usize, None)?;
+    let (params, raw, grid) = g.dispatch((WORKGROUP / 32 * rows) as usize, None)?;
     let consts = vec![("ROWS", rows)];
     let count = products.len() as u32;
     let mut values = products.first()?.1.values();
@@ -107,5 +107,5 @@ pub(super) fn gemv_simd(g: &Gemv, format: DType) -> Option<Wgsl> {
         // The normalization's weight is behind the products' right sides.
         ("GAIN_LOAD", (count + 1).into()),
     ]);
-    Some(Wgsl { source: GEMV_SIMD.source(&values), consts, workgroup: WORKGROUP, grid, words, raw, transposed: vec![] })
+    Some(Wgsl { source: GEMV_SIMD.source(&values), consts, workgroup: WORKGROUP, grid, params, raw, transposed: vec![] })
 }

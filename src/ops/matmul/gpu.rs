@@ -47,13 +47,13 @@ pub(crate) fn matmul_with_tile(tile: usize, step: &Step, adapter: &AdapterInfo) 
 }
 
 /// Products of load 0 `[1, M, K]` with the loads after it, into the stores in the same order, see `gemv`.
-pub fn fused_gemv(step: &Step, joined: &FusedGemv, adapter: &AdapterInfo) -> Option<Wgsl> {
+pub fn fused_gemv(step: &Step, fused: &FusedGemv, adapter: &AdapterInfo) -> Option<Wgsl> {
     let k = step.loads[0].shape[2];
-    let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
+    let weights: Vec<(usize, Weights)> = step.loads[1..=fused.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
-    let FusedGemv { gated, vec4_store, norm, .. } = *joined;
+    let FusedGemv { gated, vec4_store, norm, .. } = *fused;
     let all = Gemv { a: &step.loads[0], products: &products, gated, vec4_store, norm, adapter };
-    gemv_simd(&all, joined.kind).or_else(|| few_rows(&all))
+    gemv_simd(&all, fused.kind).or_else(|| few_rows(&all))
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.
@@ -105,7 +105,7 @@ fn gemv_col_major(p: &Product) -> Option<Wgsl> {
         consts: vec![("COLS", cols), ("MT", mt as u32), ("CHUNK", chunk as u32)],
         workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })
@@ -200,7 +200,7 @@ fn gemv_transposed(p: &Product) -> Option<Wgsl> {
         consts: vec![("COLS", cols), ("NQ", quads), ("MT", mt as u32), ("PREFETCH", prefetch), ("CHUNK", chunk)],
         workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![1],
         transposed: vec![],
     })
@@ -282,7 +282,7 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         consts,
         workgroup: tx * ty * split,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw,
         transposed: vec![],
     })

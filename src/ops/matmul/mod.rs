@@ -39,7 +39,7 @@ const STREAM_ROWS: usize = 32;
 /// Results of a streamed product that are handed to the store together.
 const RESULTS_PER_STORE: usize = 1024;
 /// Neighbouring results that a thread takes at a time where b is stored the other way.
-const STRIP_RESULTS: usize = 256;
+const COLUMN_BLOCK: usize = 256;
 /// Rows of a from which on b is transposed before the product.
 const PACK_MIN_ROWS: usize = 24;
 /// Rows of b that are decoded together before they are transposed.
@@ -163,11 +163,11 @@ impl MatMulKernel {
             let in_place = direct.is_some();
             let y = direct.unwrap_or(&mut results[..s.m * rows]);
             if both_bf16 {
-                dot::matvec_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
+                dot::gemv_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
             } else if s.m == 1 {
-                dot::matvec(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
+                dot::gemv(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
             } else {
-                dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
+                dot::gemv_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
             }
             for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
                 task.store(0, (batch * s.m + i) * s.n + row, f32::slice_mut(y));
@@ -191,12 +191,12 @@ impl MatMulKernel {
             return false;
         }
         let x: &mut [f32] = values(task, s.m * s.k);
-        let y: &mut [f32] = values(task, STRIP_RESULTS);
-        let strips = s.n.div_ceil(STRIP_RESULTS);
+        let y: &mut [f32] = values(task, COLUMN_BLOCK);
+        let blocks = s.n.div_ceil(COLUMN_BLOCK);
         let mut loaded = usize::MAX;
-        for item in share(s.batch * strips, 1, task.thread(), task.threads()) {
-            let (batch, n0) = (item / strips, item % strips * STRIP_RESULTS);
-            let n = STRIP_RESULTS.min(s.n - n0);
+        for item in share(s.batch * blocks, 1, task.thread(), task.threads()) {
+            let (batch, n0) = (item / blocks, item % blocks * COLUMN_BLOCK);
+            let n = COLUMN_BLOCK.min(s.n - n0);
             if loaded != batch {
                 task.load(0, batch * s.m * s.k, f32::slice_mut(x));
                 loaded = batch;

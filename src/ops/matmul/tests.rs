@@ -67,7 +67,7 @@ fn matmul_by_cooperative_matrices() {
 }
 
 #[test]
-fn matmul_in_every_cut() {
+fn matmul_in_every_tile_config() {
     if backend().is_none_or(|m| m.info().coop == 0) {
         return;
     }
@@ -159,7 +159,7 @@ fn matmul_of_every_weight_format() {
 
 #[test]
 fn a_row_times_long_weights_in_blocks() {
-    let walk = |s: &Step, a: &AdapterInfo| {
+    let gemv_int8 = |s: &Step, a: &AdapterInfo| {
         let w = matmul(s, a)?;
         assert!(a.subgroup < 8 || w.source.contains("rows_sum"), "another kernel");
         Some(w)
@@ -170,7 +170,7 @@ fn a_row_times_long_weights_in_blocks() {
         values(&mut x);
         a = Operand::new(F16, &[1, 1, k], x);
         let want = product(&a, &b);
-        check(&format!("{d} {n}x{k}"), walk, &[a, b], (out, &[1, 1, n]), &[], &want, tolerance);
+        check(&format!("{d} {n}x{k}"), gemv_int8, &[a, b], (out, &[1, 1, n]), &[], &want, tolerance);
     };
     for d in DType::WEIGHTS.into_iter().filter(|d| d.format().is_some_and(|f| f.linear().is_some())) {
         run(d, 1030, 8192, F32, 2e-5, &|_| ());

@@ -1,7 +1,7 @@
 //! How the right side of a product is read: weights by quads, for tiles, and by items, for a few rows.
 
 use crate::dtype::DType;
-use crate::plan::{Load, Word};
+use crate::plan::{KernelParam, Load};
 use crate::quant::{BlockFormat, Scales, Values};
 use crate::shader::{TemplateValue, block_values, col_major, start};
 
@@ -19,8 +19,8 @@ pub(crate) const FILES: &[(&str, &str)] = &[WIDE_HALVES, WEIGHTS_QUADS, WEIGHTS_
 pub(crate) struct Weights {
     reader: Reader,
     pub shape: Items,
-    /// The words of the first element, when the buffer is read directly.
-    pub raw: Option<[Word; 2]>,
+    /// The parameters of the first element, when the buffer is read directly.
+    pub raw: Option<[KernelParam; 2]>,
 }
 
 /// Where weights are read from.
@@ -45,7 +45,7 @@ pub(crate) struct Items {
     pub planes: u32,
     /// Quads of an item, the strips they come from, and the quads of a strip.
     pub quads: u32,
-    pub strips: u32,
+    pub quad_strips: u32,
     pub span: u32,
     /// Parts with scales of their own; 0 where nothing is scaled.
     pub parts: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Items {
 
 impl Items {
     /// Two quads that are weights as they are.
-    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, integers: false };
+    const TWO: Items = Items { planes: 2, quads: 2, quad_strips: 1, span: 2, parts: 0, shifted: false, integers: false };
     /// The same of halves.
     const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
@@ -66,16 +66,16 @@ impl Items {
             Values::Linear(fields) => (f.item_rows(), fields),
             Values::Coded(coded) => {
                 let (parts, (integers, _)) = (coded.parts as u32, coded.integers());
-                return Items { planes: f.item_rows(), quads: 8, strips: 1, span: 8, parts, shifted: coded.shifted, integers };
+                return Items { planes: f.item_rows(), quads: 8, quad_strips: 1, span: 8, parts, shifted: coded.shifted, integers };
             }
         };
         // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
-        let strips = match f.scales {
+        let quad_strips = match f.scales {
             Scales::Whole => 1,
             Scales::SixBits32 { .. } => 2,
             Scales::Each16(_) | Scales::Nibbles16 { .. } => 4,
         };
-        Items { planes, quads: 8, strips, span: 8, parts: strips, shifted: f.dmin.is_some(), integers: true }
+        Items { planes, quads: 8, quad_strips, span: 8, parts: quad_strips, shifted: f.dmin.is_some(), integers: true }
     }
 }
 
@@ -120,8 +120,8 @@ impl Weights {
         values
     }
 
-    /// The words of the start and the list of raw loads.
-    pub fn start(&self) -> ([Word; 2], Vec<u8>) {
-        (self.raw.unwrap_or([Word::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
+    /// The parameters of the start and the list of raw loads.
+    pub fn start(&self) -> ([KernelParam; 2], Vec<u8>) {
+        (self.raw.unwrap_or([KernelParam::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
     }
 }

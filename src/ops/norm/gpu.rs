@@ -47,7 +47,7 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
         consts,
         workgroup: tiling.group.workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: if form.raw.is_some() { vec![0] } else { vec![] },
         transposed: vec![],
     })

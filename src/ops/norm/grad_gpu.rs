@@ -50,7 +50,7 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
         consts: vec![("ROW_THREADS", group.size), ("RESIDENT", resident), ("RMS", rms as u32), ("VEC", vec as u32)],
         workgroup: group.workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

@@ -89,7 +89,7 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         consts,
         workgroup: group.workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

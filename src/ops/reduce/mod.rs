@@ -50,14 +50,14 @@ pub(crate) const NONE: i32 = -1;
 /// Elements that are reduced at a time. Results of such pieces are combined in order, whichever thread made them.
 const CHUNK_ELEMENTS: usize = 16_384;
 /// Neighbouring rows that a reduction down columns takes together.
-const STRIP_ROWS: usize = 128;
+const BLOCK_ROWS: usize = 128;
 /// Columns that it takes before it hands its sums over.
-const STRIP_COLUMNS: usize = 4096;
+const BLOCK_COLUMNS: usize = 4096;
 
 /// Numbers that can be reduced.
 trait Number: Value + Element {
     fn start(op: ReduceOp) -> Self;
-    fn join(op: ReduceOp, a: Self, b: Self) -> Self;
+    fn combine(op: ReduceOp, a: Self, b: Self) -> Self;
     fn reduce(op: ReduceOp, x: &[Self]) -> Self;
     fn divide(self, n: usize) -> Self;
     /// Whether `self` takes the place of `best` as extreme.
@@ -76,7 +76,7 @@ macro_rules! integer {
                 }
             }
             #[inline(always)]
-            fn join(op: ReduceOp, a: $t, b: $t) -> $t {
+            fn combine(op: ReduceOp, a: $t, b: $t) -> $t {
                 match op {
                     ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::ArgMaxOrNone => a.max(b),
                     ReduceOp::Min | ReduceOp::ArgMin => a.min(b),
@@ -85,7 +85,7 @@ macro_rules! integer {
                 }
             }
             fn reduce(op: ReduceOp, x: &[$t]) -> $t {
-                x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b))
+                x.iter().fold(Self::start(op), |a, &b| Self::combine(op, a, b))
             }
             fn divide(self, n: usize) -> $t {
                 (self as i128).checked_div(n as i128).unwrap_or(0) as $t
@@ -110,7 +110,7 @@ macro_rules! float {
                 }
             }
             #[inline(always)]
-            fn join(op: ReduceOp, a: $t, b: $t) -> $t {
+            fn combine(op: ReduceOp, a: $t, b: $t) -> $t {
                 match op {
                     ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::ArgMaxOrNone => if (a > b) | a.is_nan() { a } else { b },
                     ReduceOp::Min | ReduceOp::ArgMin => if (a < b) | a.is_nan() { a } else { b },
@@ -124,7 +124,7 @@ macro_rules! float {
                     ReduceOp::Max => <$t as Real>::max(x),
                     ReduceOp::Min => lanes(x, Self::start(op), |a, b| if (a < b) | a.is_nan() { a } else { b }),
                     ReduceOp::Prod => lanes(x, 1.0, |a, b| a * b),
-                    ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b)),
+                    ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => x.iter().fold(Self::start(op), |a, &b| Self::combine(op, a, b)),
                 }
             }
             fn divide(self, n: usize) -> $t {
@@ -188,46 +188,46 @@ impl ReduceKernel {
         for row in share(rows, 1, task.thread(), task.threads()) {
             // SAFETY: all results were written before the barrier.
             let parts = unsafe { std::slice::from_raw_parts(partial.add(row * pieces), pieces) };
-            let joined = parts.iter().fold(T::start(op), |a, &b| T::join(op, a, b));
-            task.store(0, row, T::slice_mut(&mut [finish(joined)]));
+            let combined = parts.iter().fold(T::start(op), |a, &b| T::combine(op, a, b));
+            task.store(0, row, T::slice_mut(&mut [finish(combined)]));
         }
     }
 
-    /// Rows whose elements are neighbours across rows: whole strips of rows are reduced at once. `false` where the operand is not like that.
+    /// Rows whose elements are neighbours across rows: whole blocks of rows are reduced at once. `false` where the operand is not like that.
     fn columns<T: Number>(&self, task: &dyn Task) -> bool {
         let (rows, cols) = shape(task.step());
         let Some((base, strides)) = strided::<T>(task, 0) else { return false };
         if strides[0] != 1 || rows < 4 || cols < 2 {
             return false;
         }
-        let (strips, depths) = (rows.div_ceil(STRIP_ROWS), cols.div_ceil(STRIP_COLUMNS));
+        let (row_blocks, depths) = (rows.div_ceil(BLOCK_ROWS), cols.div_ceil(BLOCK_COLUMNS));
         let partial = task.shared(depths * rows * size_of::<T>()).cast::<T>();
-        for n in share(strips * depths, 1, task.thread(), task.threads()) {
-            let (strip, depth) = (n / depths, n % depths);
-            let (first, len) = (strip * STRIP_ROWS, STRIP_ROWS.min(rows - strip * STRIP_ROWS));
-            // SAFETY: each strip of a depth has its own room, written by one thread.
+        for n in share(row_blocks * depths, 1, task.thread(), task.threads()) {
+            let (row_block, depth) = (n / depths, n % depths);
+            let (first, len) = (row_block * BLOCK_ROWS, BLOCK_ROWS.min(rows - row_block * BLOCK_ROWS));
+            // SAFETY: each block of a depth has its own room, written by one thread.
             let sums = unsafe { std::slice::from_raw_parts_mut(partial.add(depth * rows + first), len) };
-            let mut total = [T::start(self.op); STRIP_ROWS];
-            for start in (depth * STRIP_COLUMNS..cols.min((depth + 1) * STRIP_COLUMNS)).step_by(64) {
+            let mut total = [T::start(self.op); BLOCK_ROWS];
+            for start in (depth * BLOCK_COLUMNS..cols.min((depth + 1) * BLOCK_COLUMNS)).step_by(64) {
                 // Short runs of additions, for accuracy.
-                let mut acc = [T::start(self.op); STRIP_ROWS];
-                for c in start..(start + 64).min(cols).min((depth + 1) * STRIP_COLUMNS) {
+                let mut acc = [T::start(self.op); BLOCK_ROWS];
+                for c in start..(start + 64).min(cols).min((depth + 1) * BLOCK_COLUMNS) {
                     // SAFETY: the operand has these elements: `len` rows from `first` on, one after the other, of column c.
                     let x = unsafe { std::slice::from_raw_parts(base.offset(c as isize * strides[1]).add(first), len) };
-                    join_all(self.op, &mut acc[..len], x);
+                    combine_all(self.op, &mut acc[..len], x);
                 }
-                join_all(self.op, &mut total[..len], &acc[..len]);
+                combine_all(self.op, &mut total[..len], &acc[..len]);
             }
             sums.copy_from_slice(&total[..len]);
         }
         task.barrier();
-        let results: &mut [T] = values(task, STRIP_ROWS);
-        for strip in share(strips, 1, task.thread(), task.threads()) {
-            let (first, len) = (strip * STRIP_ROWS, STRIP_ROWS.min(rows - strip * STRIP_ROWS));
+        let results: &mut [T] = values(task, BLOCK_ROWS);
+        for row_block in share(row_blocks, 1, task.thread(), task.threads()) {
+            let (first, len) = (row_block * BLOCK_ROWS, BLOCK_ROWS.min(rows - row_block * BLOCK_ROWS));
             results.fill(T::start(self.op));
             for depth in 0..depths {
                 // SAFETY: all were written before the barrier.
-                join_all(self.op, &mut results[..len], unsafe { std::slice::from_raw_parts(partial.add(depth * rows + first), len) });
+                combine_all(self.op, &mut results[..len], unsafe { std::slice::from_raw_parts(partial.add(depth * rows + first), len) });
             }
             if self.op == ReduceOp::Mean {
                 results.iter_mut().for_each(|x| *x = x.divide(cols));
@@ -277,12 +277,12 @@ impl ReduceKernel {
     }
 }
 
-/// `a[i] ← join(a[i], b[i])`, the op decided outside the loop.
-fn join_all<T: Number>(op: ReduceOp, a: &mut [T], b: &[T]) {
+/// `a[i] ← combine(a[i], b[i])`, the op decided outside the loop.
+fn combine_all<T: Number>(op: ReduceOp, a: &mut [T], b: &[T]) {
     macro_rules! each {
         ($($op:ident),*) => {
             match op {
-                $(ReduceOp::$op => a.iter_mut().zip(b).for_each(|(a, &b)| *a = T::join(ReduceOp::$op, *a, b)),)*
+                $(ReduceOp::$op => a.iter_mut().zip(b).for_each(|(a, &b)| *a = T::combine(ReduceOp::$op, *a, b)),)*
             }
         };
     }

@@ -44,7 +44,7 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         consts,
         workgroup: tiling.group.workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: if form.raw.is_some() { vec![0] } else { vec![] },
         transposed: vec![],
     })

@@ -57,7 +57,7 @@ pub(super) fn topk(of: &TopKKernel, step: &Step, adapter: &AdapterInfo) -> Optio
         consts: vec![("ROW_THREADS", size), ("SMALLEST", u32::from(!of.largest)), ("HELD", held)],
         workgroup: row_group.workgroup,
         grid,
-        words: params.words(),
+        params: params.values(),
         raw: vec![],
         transposed: vec![],
     })

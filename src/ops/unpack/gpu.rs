@@ -27,7 +27,7 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let count = step.loads[0].shape.count();
     let weights = Weights::of(&step.loads[0], count);
     let [start, offset] = weights.raw?.map(U32::from);
-    let Items { quads, strips, span, parts, .. } = weights.shape;
+    let Items { quads, quad_strips, span, parts, .. } = weights.shape;
     if !indexable(&[count]) {
         return None;
     }
@@ -35,9 +35,9 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let workgroup = 64.min(adapter.workgroup_threads.max(1));
     let grid = grid(items.div_ceil(workgroup as usize))?;
     let params = UnpackParams { groups_x: grid[0].into(), items: U32::size(items)?, count: U32::size(count)?, start, offset };
-    let consts = vec![("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts)];
+    let consts = vec![("QUADS", quads), ("STRIPS", quad_strips), ("SPAN", span), ("PARTS", parts)];
     let mut values = weights.values();
     values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
     values.push(("PART", (quads / parts).into()));
-    Some(Wgsl { source: UNPACK.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![0], transposed: vec![] })
+    Some(Wgsl { source: UNPACK.source(&values), consts, workgroup, grid, params: params.values(), raw: vec![0], transposed: vec![] })
 }

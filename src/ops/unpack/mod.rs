@@ -60,8 +60,8 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
         let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
-        let many = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
-        if !many || x.node.tracked {
+        let wanted = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
+        if !wanted || x.node.tracked {
             return Ok(self.clone());
         }
         let meta = Meta { dtype: DType::F16, shape: *self.shape() };

@@ -247,7 +247,7 @@ impl Value {
                 }
                 for (key, value) in &a.items {
                     match other.get(key, meter)? {
-                        Some(twin) if value.equals(&twin, meter)? => {}
+                        Some(found) if value.equals(&found, meter)? => {}
                         _ => return Ok(false),
                     }
                 }

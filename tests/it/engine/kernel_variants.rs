@@ -62,8 +62,8 @@ fn every_file_says_its_idea_and_its_limit() {
     let files = samples::files(&folder).unwrap();
     let variants: Vec<_> = kernels::all().iter().flat_map(|l| l.variants.iter().map(|r| r.idea)).collect();
     for path in &files {
-        let text = std::fs::read_to_string(path).unwrap();
-        let [first, second] = [0, 1].map(|n| text.lines().nth(n).unwrap());
+        let source = std::fs::read_to_string(path).unwrap();
+        let [first, second] = [0, 1].map(|n| source.lines().nth(n).unwrap());
         let name = path.display().to_string();
         assert!(second.starts_with("// Limit: "), "{name}");
         assert!(variants.contains(&first.trim_start_matches("// ")), "{name} belongs to no workload");

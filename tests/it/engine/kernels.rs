@@ -8,8 +8,8 @@ use tensorlogic::plan::AdapterInfo;
 use tensorlogic::{DType, Tensor, TensorResult};
 
 #[track_caller]
-fn check(text: &str, name: &str) {
-    let t = translate(text, name).unwrap_or_else(|e| panic!("{e}"));
+fn check(source: &str, name: &str) {
+    let t = translate(source, name).unwrap_or_else(|e| panic!("{e}"));
     assert!(t.msl.contains("#include <metal_stdlib>"), "{name}");
     // The magic number of SPIR-V, and more than a header.
     assert!(t.spirv[0] == 0x0723_0203 && t.spirv.len() > 20, "{name}");
@@ -20,9 +20,9 @@ fn every_file_translates() {
     let source = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let all = files(&source).unwrap();
     for path in &all {
-        let text = std::fs::read_to_string(path).unwrap();
-        if stands_alone(&text) {
-            check(&text, &path.display().to_string());
+        let source = std::fs::read_to_string(path).unwrap();
+        if stands_alone(&source) {
+            check(&source, &path.display().to_string());
         }
     }
     let has = |name: &str| all.iter().any(|p| p.ends_with(name));

@@ -203,7 +203,7 @@ fn pipelines_are_compiled_once_and_described() {
         ops.matmul(&buffer, &second, &result, 2, n, 2).unwrap();
     }
     b.synchronize().unwrap();
-    assert_eq!(b.pipeline_count(), compiled, "sizes must not be part of a kernel's text");
+    assert_eq!(b.pipeline_count(), compiled, "sizes must not be part of a kernel's source");
     let device = b.metal_device();
     assert!(!device.name().is_empty() && device.max_threads_per_threadgroup().width >= 1);
     for name in ["add_kernel", "mul_kernel", "matmul_kernel", "relu_kernel", "sigmoid_kernel"] {

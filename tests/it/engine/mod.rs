@@ -1,4 +1,4 @@
-//! What the engine promises about itself, its layers, its kernels as text, the engine backend.
+//! What the engine promises about itself, its layers, its kernels as source, the engine backend.
 
 mod architecture;
 mod buffer_orders;

@@ -1,4 +1,4 @@
-//! Where shader source comes from: templates whose parameters have names, never text that Rust code puts together or changes.
+//! Where shader source comes from: templates whose parameters have names, never source that Rust code puts together or changes.
 
 use super::architecture::without_tests;
 use super::source::without_text;
@@ -11,7 +11,7 @@ const FOLDERS: [&str; 5] = ["ops", "shader", "backends/codegen", "backends/gpu",
 /// The folders of `src/` whose kernels are templates.
 const TEMPLATES: [&str; 3] = ["metal", "ops", "shader"];
 
-/// Files that replace what is no kernel's text, or are the engine, with the reason.
+/// Files that replace what is no kernel's source, or are the engine, with the reason.
 const REPLACING: [(&str, &str); 4] = [
     ("backends/codegen/msl_bodies.rs", "a body in Metal's language takes the place of the translated one"),
     ("shader/template.rs", "the template engine writes a loop out"),
@@ -20,9 +20,9 @@ const REPLACING: [(&str, &str); 4] = [
 ];
 
 /// Files with WGSL in their strings, with the reason.
-const WRITING: [(&str, &str); 1] = [("ops/custom.rs", "a user's kernel is a text, which gets an entry point")];
+const WRITING: [(&str, &str); 1] = [("ops/custom.rs", "a user's kernel is a source, which gets an entry point")];
 
-/// The files of these folders of `src/` with this extension: the path in `src/`, and the text.
+/// The files of these folders of `src/` with this extension: the path in `src/`, and the source.
 fn files(folders: &[&str], extension: &str) -> Vec<(String, String)> {
     files_of("src", folders, extension)
 }
@@ -53,7 +53,7 @@ fn rust(folders: &[&str]) -> Vec<(String, String)> {
     all
 }
 
-/// Whether Rust code puts other text in the place of some, or another value in that of one.
+/// Whether Rust code puts other source in the place of some, or another value in that of one.
 fn replaces(rust: &str) -> bool {
     let code = without_tests(&without_text(rust)).0;
     [".replace(", ".replacen(", ".replace_range("].iter().any(|call| code.contains(call))
@@ -73,15 +73,15 @@ fn code(wgsl: &str) -> String {
 }
 
 #[test]
-fn no_code_replaces_text_of_a_kernel() {
-    let found: Vec<String> = rust(&FOLDERS).into_iter().filter(|(_, text)| replaces(text)).map(|(name, _)| name).collect();
+fn no_code_replaces_source_of_a_kernel() {
+    let found: Vec<String> = rust(&FOLDERS).into_iter().filter(|(_, source)| replaces(source)).map(|(name, _)| name).collect();
     let found: BTreeSet<&str> = found.iter().map(String::as_str).collect();
-    assert_eq!(found, REPLACING.map(|(name, _)| name).into(), "a kernel's text is a template's: a value of it, not a replacement");
+    assert_eq!(found, REPLACING.map(|(name, _)| name).into(), "a kernel's source is a template's: a value of it, not a replacement");
 }
 
 #[test]
 fn no_code_writes_wgsl() {
-    let found: Vec<String> = rust(&TEMPLATES).into_iter().filter(|(_, text)| writes(text)).map(|(name, _)| name).collect();
+    let found: Vec<String> = rust(&TEMPLATES).into_iter().filter(|(_, source)| writes(source)).map(|(name, _)| name).collect();
     assert_eq!(found, WRITING.map(|(name, _)| name), "WGSL belongs into a .wgsl file");
 }
 
@@ -89,25 +89,25 @@ fn no_code_writes_wgsl() {
 fn kernels_read_parameters_by_name() {
     let all = files(&TEMPLATES, "wgsl");
     assert!(all.len() > 60, "the kernels were not found");
-    for (name, text) in all.iter().chain(&files_of("benches", &["kernels"], "wgsl")) {
-        assert!(!code(text).contains("word("), "{name} reads a numbered word; a field of its params! has a name");
+    for (name, source) in all.iter().chain(&files_of("benches", &["kernels"], "wgsl")) {
+        assert!(!code(source).contains("word("), "{name} reads a numbered word; a field of its params! has a name");
     }
 }
 
-/// A section that stands in for what the generator provides: two texts of one function, of which one is never compiled.
+/// A section that stands in for what the generator provides: two sources of one function, of which one is never compiled.
 #[test]
 fn no_source_has_stand_ins() {
     let all = files_of("", &["src", "benches", "tests", "cli"], "wgsl");
     assert!(all.len() > 100, "the kernels were not found");
-    for (name, text) in &all {
-        assert!(!text.lines().any(|l| l.trim() == "// default"), "{name} has a section that stands in for generated functions");
+    for (name, source) in &all {
+        assert!(!source.lines().any(|l| l.trim() == "// default"), "{name} has a section that stands in for generated functions");
     }
 }
 
 #[test]
 fn every_template_says_what_it_is() {
-    for (name, text) in files(&TEMPLATES, "wgsl") {
-        let first = text.lines().next().unwrap_or_default();
+    for (name, source) in files(&TEMPLATES, "wgsl") {
+        let first = source.lines().next().unwrap_or_default();
         assert!(first.starts_with("// ") && first.len() > 20, "{name}: its first line says nothing: {first}");
     }
 }

@@ -180,14 +180,14 @@ fn plan(r: &mut Draw, kind: &'static str) -> Plan {
     if !tied {
         p.tensor("lm_head.weight", &[VOCABULARY, z.width]);
     }
-    let turned = rope(r, z.head_dim);
+    let rotated = rope(r, z.head_dim);
     if !matches!(kind, "gemma3_text" | "olmo3" | "stablelm" | "qwen3_next" | "kimi_linear") {
-        p.set("rope_parameters", turned.clone());
+        p.set("rope_parameters", rotated.clone());
     }
     match kind {
         "olmo_hybrid" | "qwen3_next" | "kimi_linear" | "lfm2" => with_states(r, &mut p, z),
         "mixtral" | "qwen3_moe" => with_experts(r, &mut p, z),
-        _ => with_attention(r, &mut p, z, turned),
+        _ => with_attention(r, &mut p, z, rotated),
     }
     p
 }
@@ -198,7 +198,7 @@ fn windows(r: &mut Draw, p: &mut Plan, z: Shape) {
     p.set("layer_types", layer_types(r, z.layers, ["sliding_attention", "full_attention"]));
 }
 
-fn with_attention(r: &mut Draw, p: &mut Plan, z: Shape, turned: Json) {
+fn with_attention(r: &mut Draw, p: &mut Plan, z: Shape, rotated: Json) {
     let (q, kv, kind) = (z.heads * z.head_dim, z.kv_heads * z.head_dim, p.kind);
     let mut bias = [false, false];
     match kind {
@@ -227,12 +227,12 @@ fn with_attention(r: &mut Draw, p: &mut Plan, z: Shape, turned: Json) {
                 p.set("final_logit_softcapping", 30.0);
             } else {
                 let local = json!({"rope_type": "default", "rope_theta": 1000.0});
-                p.set("rope_parameters", json!({"full_attention": turned, "sliding_attention": local}));
+                p.set("rope_parameters", json!({"full_attention": rotated, "sliding_attention": local}));
             }
         }
         "olmo3" => {
             let local = json!({"rope_type": "default", "rope_theta": 1000.0});
-            p.set("rope_parameters", json!({"full_attention": turned, "sliding_attention": local}));
+            p.set("rope_parameters", json!({"full_attention": rotated, "sliding_attention": local}));
             windows(r, p, z);
         }
         "stablelm" => {

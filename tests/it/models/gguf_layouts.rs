@@ -48,7 +48,7 @@ impl Part {
     fn map(self, f: impl Fn(f32) -> f32) -> Part {
         Part { values: self.values.into_iter().map(f).collect(), ..self }
     }
-    fn turned(&self) -> Part {
+    fn transposed(&self) -> Part {
         let (rows, columns) = (self.shape[0], self.shape[1]);
         let values = (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| self.values[r * columns + c]).collect();
         Part { shape: vec![columns, rows], values }
@@ -286,7 +286,7 @@ fn qwen35() {
             "attn_qkv" | "ssm_conv1d" => part.rows(qk, rows).spread(keys_of, each, size).behind(&part.rows(0, qk)),
             "attn_gate" => part.spread(keys_of, each, size),
             "ssm_beta" | "ssm_alpha" | "ssm_a" | "ssm_dt" => part.spread(keys_of, each, 1),
-            "ssm_out" => part.turned().spread(keys_of, each, size).turned(),
+            "ssm_out" => part.transposed().spread(keys_of, each, size).transposed(),
             _ => part,
         };
         vec![(name, part)]

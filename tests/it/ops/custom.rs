@@ -6,7 +6,7 @@ use tensorlogic::backends::cpu::share;
 use tensorlogic::eval::eval_stats;
 use tensorlogic::layout::Layout;
 use tensorlogic::ops::custom::CustomOp;
-use tensorlogic::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl, Word};
+use tensorlogic::plan::{AdapterInfo, Kernel, KernelParam, Step, Task, Value, Wgsl};
 use tensorlogic::tensor::{Key, Lowered, Meta, Op};
 use tensorlogic::{DType, Device, Rng, Shape, Tensor, TensorResult};
 
@@ -261,13 +261,13 @@ impl Kernel for MinMaxKernel {
               store_0(row, least);
               store_1(row, most);
             }";
-        let words = vec![Word::U32(*rows as u32), Word::U32(*cols as u32)];
+        let params = vec![KernelParam::U32(*rows as u32), KernelParam::U32(*cols as u32)];
         Some(Wgsl {
             source: source.into(),
             consts: vec![],
             workgroup: 64,
             grid: [rows.div_ceil(64) as u32, 1, 1],
-            words,
+            params,
             raw: vec![],
             transposed: vec![],
         })
@@ -295,15 +295,15 @@ mod raw {
     use naga::back::spv;
     use naga::valid::{Capabilities, ValidationFlags, Validator};
 
-    /// What naga makes of a WGSL text: SPIR-V as another compiler would give it.
-    fn spirv(text: &str) -> &'static [u32] {
-        let module = naga::front::wgsl::parse_str(text).unwrap();
+    /// What naga makes of WGSL source: SPIR-V as another compiler would give it.
+    fn spirv(source: &str) -> &'static [u32] {
+        let module = naga::front::wgsl::parse_str(source).unwrap();
         let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module).unwrap();
         let options = spv::Options { lang_version: (1, 3), ..Default::default() };
         Box::leak(spv::write_vec(&module, &info, &options, None).unwrap().into_boxed_slice())
     }
 
-    /// The text of a kernel `x * k` as a raw form binds it, adding `mark`, which tells it from the WGSL form.
+    /// The source of a kernel `x * k` as a raw form binds it, adding `mark`, which tells it from the WGSL form.
     fn times(mark: f32) -> &'static [u32] {
         spirv(&format!(
             "@group(0) @binding(0) var<uniform> words: array<vec4<u32>, 1>;

@@ -18,7 +18,7 @@ impl Dice {
 pub(crate) enum Diet {
     /// Elementwise functions and views.
     Elementwise,
-    /// Also reductions, products, softmax, norms, joins and window writes.
+    /// Also reductions, products, softmax, norms, concatenations and window writes.
     All,
 }
 

@@ -18,7 +18,7 @@ pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
     let mut ask = Ask::of(&mut fields, host)?.chat(Tools::chat(&mut fields)?).constrained(host)?;
     let old = fields.count("max_tokens", i32::MAX as usize)?;
     ask.max_tokens = fields.count("max_completion_tokens", i32::MAX as usize)?.or(old);
-    let top = fields.integer("top_logprobs", 0..=Request::MOST_LOGPROBS as i64)?;
+    let top = fields.integer("top_logprobs", 0..=Request::MAX_LOGPROBS as i64)?;
     ask.logprobs = fields.flag("logprobs")?.unwrap_or(false).then_some(top.unwrap_or(0) as usize);
     if top.is_some_and(|n| n > 0) && ask.logprobs.is_none() {
         return Err(ApiError::field("top_logprobs", "top_logprobs needs logprobs: true"));

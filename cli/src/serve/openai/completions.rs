@@ -18,7 +18,7 @@ const MAX_TOKENS: usize = 16;
 pub fn read(mut fields: Fields, host: &Host) -> Result<Work, ApiError> {
     let mut ask = Ask::of(&mut fields, host)?.constrained(host)?;
     ask.max_tokens = Some(fields.count("max_tokens", i32::MAX as usize)?.unwrap_or(MAX_TOKENS));
-    ask.logprobs = fields.integer("logprobs", 0..=Request::MOST_LOGPROBS as i64)?.map(|n| n as usize);
+    ask.logprobs = fields.integer("logprobs", 0..=Request::MAX_LOGPROBS as i64)?.map(|n| n as usize);
     fields.only("suffix", |v| v == "", "is not supported")?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && ask.logprobs.is_some() {

@@ -18,7 +18,7 @@ const BF16: u8 = DType::BF16 as u8;
 /// # Safety
 /// The processor has the features; `dtype` is a format of weights, `w` holds `y.len()` rows of `x.len()` of them, `row_bytes` apart.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+pub(super) unsafe fn gemv(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     macro_rules! by {
         ($kernel:ident, $q:ident) => {{
             let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };

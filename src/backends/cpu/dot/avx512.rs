@@ -18,7 +18,7 @@ const BF16: u8 = DType::BF16 as u8;
 /// # Safety
 /// The processor has the features; `dtype` is a format of weights, `w` holds `y.len()` rows of `x.len()` of them, `row_bytes` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+pub(super) unsafe fn gemv(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };
     macro_rules! by {
         ($kernel:ident, $q:ident) => {{
@@ -54,7 +54,7 @@ pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32],
             Kernel::Blocks32 => by!(block32_rows, Q),
             Kernel::Blocks256 => by!(block256_rows, Q),
             // SAFETY: as promised to this function.
-            Kernel::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+            Kernel::Avx2 => unsafe { avx2::gemv(dtype, w, row_bytes, x, y) },
         }, _ => ()),
     }
 }

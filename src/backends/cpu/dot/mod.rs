@@ -217,29 +217,29 @@ fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize,
 ///
 /// # Panics
 /// If the slices do not hold what the lengths say, or `dtype` is none of those: a caller's bug, never a user's input.
-pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+pub fn gemv(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     check_rows(path, dtype, w, row_bytes, y.len(), x.len());
     #[cfg(target_arch = "x86_64")]
     let direct = dtype.coded().is_none();
     #[cfg(target_arch = "x86_64")]
     if let (Path::Avx2 | Path::Avx512, Some((coded, table))) = (path, dtype.coded().and_then(|f| Some((f, f.table?)))) {
         // SAFETY: the lengths and the processor's features were checked just above.
-        unsafe { tables::matvec(coded, table, w, row_bytes, x, y) }
+        unsafe { tables::gemv(coded, table, w, row_bytes, x, y) }
         return;
     }
     match path {
         // SAFETY: the lengths and the processor's features were checked just above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 if direct => unsafe { avx512::matvec(dtype, w, row_bytes, x, y) },
+        Path::Avx512 if direct => unsafe { avx512::gemv(dtype, w, row_bytes, x, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 if direct => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        Path::Avx2 if direct => unsafe { avx2::gemv(dtype, w, row_bytes, x, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Path::Neon | Path::Dotprod | Path::I8mm | Path::Bf16 if !dtype.is_block() => unsafe { neon::matvec(dtype, w, row_bytes, x, y) },
+        Path::Neon | Path::Dotprod | Path::I8mm | Path::Bf16 if !dtype.is_block() => unsafe { neon::gemv(dtype, w, row_bytes, x, y) },
         _ => {
             let rows = y.len();
-            matvec_multi(path, dtype, w, row_bytes, x, y, [1, rows]);
+            gemv_multi(path, dtype, w, row_bytes, x, y, [1, rows]);
         }
     }
 }
@@ -248,8 +248,8 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
 /// without gaps; `y` has `m` rows `ldy` apart, the last of them as long as there are weight rows.
 ///
 /// # Panics
-/// See [`matvec`].
-pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
+/// See [`gemv`].
+pub fn gemv_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
     if m == 0 {
         return;
     }
@@ -295,12 +295,12 @@ pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f
     }
 }
 
-/// [`matvec_multi`] with weights of bf16 and activations that bf16 holds too. Where the path multiplies pairs of bf16, sums are rounded as its
+/// [`gemv_multi`] with weights of bf16 and activations that bf16 holds too. Where the path multiplies pairs of bf16, sums are rounded as its
 /// instruction does, and subnormal numbers count as zero; elsewhere they are those of the other functions.
 ///
 /// # Panics
-/// See [`matvec`].
-pub fn matvec_bf16(path: Path, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
+/// See [`gemv`].
+pub fn gemv_bf16(path: Path, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
     #[cfg(target_arch = "aarch64")]
     if path == Path::Bf16 && m > 0 {
         let k = x.len() / m;
@@ -311,15 +311,15 @@ pub fn matvec_bf16(path: Path, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f
         return unsafe { bf16::products(w, row_bytes, x, y, [m, ldy]) };
     }
     match m {
-        1 => matvec(path, DType::BF16, w, row_bytes, x, y),
-        _ => matvec_multi(path, DType::BF16, w, row_bytes, x, y, [m, ldy]),
+        1 => gemv(path, DType::BF16, w, row_bytes, x, y),
+        _ => gemv_multi(path, DType::BF16, w, row_bytes, x, y, [m, ldy]),
     }
 }
 
 /// Decodes `out.len()` elements.
 ///
 /// # Panics
-/// See [`matvec`].
+/// See [`gemv`].
 pub fn dequantize(path: Path, dtype: DType, bytes: &[u8], out: &mut [f32]) {
     let len = check_rows(path, dtype, bytes, bytes.len(), 1, out.len());
     // SAFETY: the length and the processor's features were checked just above.

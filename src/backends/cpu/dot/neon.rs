@@ -17,7 +17,7 @@ const BF16: u8 = DType::BF16 as u8;
 ///
 /// # Safety
 /// `dtype` is one of them, `w` holds `y.len()` rows of `x.len()` weights, `row_bytes` apart.
-pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+pub(super) unsafe fn gemv(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     macro_rules! by {
         ($q:ident) => {{
             let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };

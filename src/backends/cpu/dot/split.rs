@@ -245,7 +245,7 @@ unsafe fn sdot_rows<const Q: usize, const R: usize>(rows: Rows, x: &Split, y: *m
     unsafe { rows_body::<Sdot, Q, R>(rows, x, y) }
 }
 
-/// `y[i][r] = sum_k w[r][k] * x[i][k]` for a block format; see `matvec_multi`. `false`, and nothing is written, where floats have to be used.
+/// `y[i][r] = sum_k w[r][k] * x[i][k]` for a block format; see `gemv_multi`. `false`, and nothing is written, where floats have to be used.
 ///
 /// # Safety
 /// The processor has the path, which is not the plain one; `w` holds the rows of weights, of `k` each, and `x` m rows of k.

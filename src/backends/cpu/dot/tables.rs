@@ -14,7 +14,7 @@ use core::arch::x86_64::*;
 /// # Safety
 /// The processor has the features; `w` holds `y.len()` rows of `x.len()` weights of the format, `row_bytes` apart.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn matvec(format: &Coded, table: Table, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+pub(super) unsafe fn gemv(format: &Coded, table: Table, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };
     let mut r = 0;
     while r < y.len() {
@@ -69,7 +69,7 @@ unsafe fn floats(values: __m128i, p: *const u8) -> [__m256; 4] {
 /// R rows.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// As for [`gemv`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn table_rows<const R: usize>(format: &Coded, table: Table, rows: Rows, y: *mut f32) {
     let mut acc = [_mm256_setzero_ps(); R];

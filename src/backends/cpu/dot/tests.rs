@@ -78,10 +78,10 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
     let what = format!("{dtype} {rows}x{k} m={m} {}", path.name());
     let ldy = rows + 1;
     let mut together = vec![f32::NAN; (m - 1) * ldy + rows];
-    matvec_multi(path, dtype, &w, row_bytes, &x, &mut together, [m, ldy]);
+    gemv_multi(path, dtype, &w, row_bytes, &x, &mut together, [m, ldy]);
     for (i, x) in x.chunks_exact(k.max(1)).enumerate() {
         let mut alone = vec![f32::NAN; rows];
-        matvec(path, dtype, &w, row_bytes, x, &mut alone);
+        gemv(path, dtype, &w, row_bytes, x, &mut alone);
         for r in 0..rows {
             let products = || x.iter().zip(&exact[r * k..]).map(|(&x, w)| w * x as f64);
             let (want, size) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
@@ -117,7 +117,7 @@ fn every_format_on_every_path() {
                 }
             }
             let mut y = [1.0; 3];
-            matvec(path, dtype, &[], 0, &[], &mut y);
+            gemv(path, dtype, &[], 0, &[], &mut y);
             assert_eq!(y, [0.0; 3], "{dtype}: rows without elements");
         }
     }
@@ -155,9 +155,9 @@ fn activations_far_apart_or_not_finite() {
             for (case, at, value) in [(0, 0, f32::NAN), (1, k - 1, f32::INFINITY), (2, k / 2, f32::NEG_INFINITY)] {
                 let x = with(at, value);
                 let mut y = [0.0; ROWS];
-                matvec(path, dtype, &w, row_bytes, &x, &mut y);
+                gemv(path, dtype, &w, row_bytes, &x, &mut y);
                 let mut two = [0.0; 2 * ROWS];
-                matvec_multi(path, dtype, &w, row_bytes, &[&plain[..], &x].concat(), &mut two, [2, ROWS]);
+                gemv_multi(path, dtype, &w, row_bytes, &[&plain[..], &x].concat(), &mut two, [2, ROWS]);
                 for (r, (y, two)) in y.into_iter().zip(&two[ROWS..]).enumerate() {
                     let weight = exact[r * k + at] as f32;
                     // The product with a weight that rounds to zero is NaN; formats compute the weight first or the sum of a group.
@@ -191,7 +191,7 @@ fn rows_of_bf16_times_rows_of_bf16() {
                 let x: Vec<f32> = (0..m * k).map(|_| number()).collect();
                 let ldy = rows + 2;
                 let mut y = vec![f32::NAN; (m - 1) * ldy + rows];
-                matvec_bf16(path, &bytes, row_bytes, &x, &mut y, [m, ldy]);
+                gemv_bf16(path, &bytes, row_bytes, &x, &mut y, [m, ldy]);
                 for (i, r) in (0..m).flat_map(|i| (0..rows).map(move |r| (i, r))) {
                     let products = || (0..k).map(|j| w[r * row_bytes / 2 + j] as f64 * x[i * k + j] as f64);
                     let (want, size) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>());
@@ -213,10 +213,10 @@ fn rows_of_bf16_times_rows_of_bf16() {
 fn compare(path: Path, dtype: DType, (w, row_bytes): (&[u8], usize), exact: &[f64], x: &[f32], what: &str) {
     let (k, rows) = (x.len() / 2, w.len() / row_bytes);
     let mut together = vec![f32::NAN; 2 * rows];
-    matvec_multi(path, dtype, w, row_bytes, x, &mut together, [2, rows]);
+    gemv_multi(path, dtype, w, row_bytes, x, &mut together, [2, rows]);
     for (i, x) in x.chunks_exact(k).enumerate() {
         let mut alone = vec![f32::NAN; rows];
-        matvec(path, dtype, w, row_bytes, x, &mut alone);
+        gemv(path, dtype, w, row_bytes, x, &mut alone);
         let largest: Vec<f64> = x.chunks(dtype.block()).map(|block| block.iter().fold(0f32, |m, x| m.max(x.abs())) as f64).collect();
         for r in 0..rows {
             let products = || x.iter().zip(&exact[r * k..]).map(|(&x, w)| w * x as f64);

@@ -104,7 +104,7 @@ struct Own {
 
 /// A block of rows times some panels.
 #[derive(Clone, Copy)]
-struct Strip {
+struct PanelBlock {
     batch: usize,
     /// The first row and how many there are, and the same of panels.
     rows: [usize; 2],
@@ -196,7 +196,7 @@ impl Product<'_> {
                     // SAFETY: the panels are packed.
                     unsafe {
                         let panels = packed.add(p0 * steps * width).cast_const();
-                        self.strip(Strip { batch, rows, panels: [c0 + p0, count], width, steps, depth }, panels, &mut own);
+                        self.multiply(PanelBlock { batch, rows, panels: [c0 + p0, count], width, steps, depth }, panels, &mut own);
                     }
                     item += count;
                 }
@@ -208,12 +208,12 @@ impl Product<'_> {
         }
     }
 
-    /// Computes a strip.
+    /// Computes a block of rows times its panels.
     ///
     /// # Safety
     /// Like [`product`]; the panels are packed.
-    unsafe fn strip(&self, strip: Strip, packed: *const f32, own: &mut Own) {
-        let Strip { batch, rows: [first, height], panels: [panel, panels], width, steps, depth } = strip;
+    unsafe fn multiply(&self, block: PanelBlock, packed: *const f32, own: &mut Own) {
+        let PanelBlock { batch, rows: [first, height], panels: [panel, panels], width, steps, depth } = block;
         let s = self.s;
         let columns = (panels * width).min(self.columns.rows - panel * width);
         // Where the result's rows and columns begin, how many there are, and where they are put.

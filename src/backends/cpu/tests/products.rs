@@ -138,7 +138,7 @@ fn block_formats_are_read_everywhere() {
 }
 
 #[test]
-fn products_that_were_joined_for_a_gpu_run_here_too() {
+fn products_that_were_fused_for_a_gpu_run_here_too() {
     let (mut noise, m, k, n) = (Noise(21), 3, 40, 19);
     let x = operand(F32, &[1, m, k], "contiguous", &mut noise, -2.0, 2.0);
     let rights: Vec<Operand> = (0..2).map(|_| operand(F16, &[1, n, k], "contiguous", &mut noise, -1.0, 1.0)).collect();

@@ -109,7 +109,7 @@ fn plain(a: &Operand, b: &Operand, [batch, m, n, k]: [usize; 4]) -> Vec<f64> {
     let x: Vec<f32> = a.values.iter().map(|&x| x as f32).collect();
     let mut y = vec![f32::NAN; batch * m * n];
     for (i, y) in y.chunks_exact_mut(m * n).enumerate() {
-        dot::matvec_multi(Path::Plain, BF16, &b.bytes[2 * i * n * k..], 2 * k, &x[i * m * k..][..m * k], y, [m, n]);
+        dot::gemv_multi(Path::Plain, BF16, &b.bytes[2 * i * n * k..], 2 * k, &x[i * m * k..][..m * k], y, [m, n]);
     }
     y.into_iter().map(f64::from).collect()
 }

@@ -475,8 +475,8 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "linear" => one(x.linear(get(1)?, opt(2))),
         "addmm" | "addmv" | "baddbmm" => one(x.addmm(get(1)?, get(2)?, s.number("beta", 1.0), s.number("alpha", 1.0))),
         "gemm" => {
-            let turned = |t: &Tensor, name: &str| if s.flag(name) { t.t() } else { Ok(t.clone()) };
-            let (a, b) = (turned(x, "trans_a")?, turned(get(1)?, "trans_b")?);
+            let transposed = |t: &Tensor, name: &str| if s.flag(name) { t.t() } else { Ok(t.clone()) };
+            let (a, b) = (transposed(x, "trans_a")?, transposed(get(1)?, "trans_b")?);
             let zero = Tensor::zeros(&[], x.dtype(), device)?;
             one(opt(2).unwrap_or(&zero).addmm(&a, &b, s.number("beta", 1.0), s.number("alpha", 1.0)))
         }
@@ -583,9 +583,9 @@ fn rope(inputs: &[Option<Tensor>], s: &Settings) -> Made<Vec<Tensor>> {
     } else {
         (Tensor::cat(&[cos, cos], 3)?, Tensor::cat(&[&minus, sin], 3)?, RopePairs::Halves)
     };
-    let turned = x.narrow(3, 0, 2 * half)?.rope(&cos, &sin, pairs)?;
+    let rotated = x.narrow(3, 0, 2 * half)?.rope(&cos, &sin, pairs)?;
     let rest = x.dims()[3] - 2 * half;
-    Ok(vec![if rest == 0 { turned } else { Tensor::cat(&[&turned, &x.narrow(3, 2 * half, rest)?], 3)? }])
+    Ok(vec![if rest == 0 { rotated } else { Tensor::cat(&[&rotated, &x.narrow(3, 2 * half, rest)?], 3)? }])
 }
 
 /// Weights in a block format.

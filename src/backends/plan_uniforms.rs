@@ -1,4 +1,4 @@
-//! The numbers that a plan's kernels read at run time, one block for each step and run, and where a plan's submits end.
+//! The uniforms that a plan's kernels read at run time, one block for each step and run, and where a plan's submits end.
 
 use super::Repeat;
 use super::codegen::{StepShader, UniformWord, param_bits};
@@ -9,12 +9,12 @@ use crate::tuning::SubmitTuning;
 
 /// Words between the starts of two steps' blocks: 256 bytes.
 const UNIFORM_ALIGN_WORDS: usize = 64;
-/// Runs of a submit that room for their numbers is made for at least.
+/// Runs of a submit that room for their uniforms is made for at least.
 const REPLAYS_PER_SUBMIT: usize = 8;
 
-/// The numbers of all steps of a plan, once for each run of a submit.
+/// The uniforms of all steps of a plan, once for each run of a submit.
 #[derive(Default)]
-pub(super) struct PlanNumbers {
+pub(super) struct PlanUniforms {
     words: Vec<u32>,
     /// How many there are for a run.
     stride: usize,
@@ -23,8 +23,8 @@ pub(super) struct PlanNumbers {
     written: bool,
 }
 
-impl PlanNumbers {
-    /// Appends the numbers of a step; gives where they begin, in words. `tag` gives the number by which an error finds the step.
+impl PlanUniforms {
+    /// Appends the uniforms of a step; gives where they begin, in words. `tag` gives the number by which an error finds the step.
     pub fn add(&mut self, shader: &StepShader, tag: impl Fn() -> u32) -> usize {
         let start = self.words.len();
         for (n, w) in shader.words.iter().enumerate() {
@@ -41,7 +41,7 @@ impl PlanNumbers {
         start
     }
 
-    /// Ends the list of steps: these are the numbers of one run.
+    /// Ends the list of steps: these are the uniforms of one run.
     pub fn seal(&mut self) {
         self.stride = self.words.len();
     }
@@ -72,7 +72,7 @@ impl PlanNumbers {
         self.written = false;
     }
 
-    /// Sets the numbers of these runs; gives the words that the device lacks, all of them or none.
+    /// Sets the uniforms of these runs; gives the words that the device lacks, all of them or none.
     ///
     /// # Errors
     /// `TensorError::Internal` where there are fewer parameters than the plan names.

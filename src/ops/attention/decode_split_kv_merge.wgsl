@@ -32,9 +32,9 @@ fn subgroup_reduce_slots(x0: f32) -> f32 {
 #include "subgroup_butterfly.wgsl" NAME = groups_sum, TYPE = f32, COMBINE = "r + o", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
 #include "subgroup_butterfly.wgsl" NAME = groups_sum4, TYPE = vec4<f32>, COMBINE = "r + o", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
 
-#include "join_sets.wgsl" NAME = joined_subs, SETS = ${SUBGROUPS}
+#include "merge_sets.wgsl" NAME = joined_subs, SETS = ${SUBGROUPS}
 #if SPLIT
-#include "join_sets.wgsl" NAME = joined_slices, SETS = ${SLICES}
+#include "merge_sets.wgsl" NAME = joined_slices, SETS = ${SLICES}
 
 // What workgroups leave for the last of them, and how they count themselves.
 #if COHERENT

@@ -1,4 +1,4 @@
-//! Joining and parting: cat, stack, split, chunk, unstack.
+//! Concatenating and splitting: cat, stack, split, chunk, unstack.
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
