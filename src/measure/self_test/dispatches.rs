@@ -10,7 +10,8 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{
-    AdapterInfo, Buf, Input, Kernel, Load, Output, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Task, Wgsl, Word, Work,
+    AdapterInfo, Buf, Input, Kernel, KernelParam, Load, Output, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Task, Wgsl,
+    Work,
 };
 use crate::quant;
 use crate::scalar::Program;
@@ -102,7 +103,7 @@ impl Kernel for RecordedKernel {
     }
     fn raw(&self, _: &Step, adapter: &AdapterInfo) -> Option<RawKernel> {
         let RecordedDispatch { source, threads, grid, words, .. } = &self.0;
-        let words = words.iter().map(|w| Word::U32(*w)).collect();
+        let words = words.iter().map(|w| KernelParam::U32(*w)).collect();
         let source = RawSource::Msl(source.clone().into());
         // SAFETY: the kernel ran over memory of these sizes, behind which there was none, when it was recorded.
         (adapter.raw == Some(RawLanguage::Msl)).then(|| unsafe { RawKernel::new(source, ENTRY, *threads, *grid, words) })
