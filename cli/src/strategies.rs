@@ -74,7 +74,8 @@ pub fn compare(model: &dyn Model, name: &str, device: &Device, args: &DecodeArgs
             runs[at].push(bench.run(PipelineStrategy::ALL[at])?);
         }
     }
-    let equal = runs.iter().flatten().all(|r| r.tokens == runs[0][0].tokens);
+    let differing = differing(&runs, args.sequences);
+    let equal = differing.is_empty();
     let rows = rows(&runs);
     if global.json {
         let rows: Vec<Value> = rows.iter().map(Row::to_json).collect();
@@ -95,7 +96,20 @@ pub fn compare(model: &dyn Model, name: &str, device: &Device, args: &DecodeArgs
         }
         output::result(if equal { "greedy tokens are equal in all strategies" } else { "greedy tokens DIFFER between strategies" })?;
     }
-    if equal { Ok(()) } else { Err(Failure::Error("strategies gave different greedy tokens".into())) }
+    if equal { Ok(()) } else { Err(Failure::Error(format!("strategies gave different greedy tokens: {}", differing.join("; ")))) }
+}
+
+/// The strategies some of whose runs wrote other tokens than Standard's first: how many runs, and where the first of them differs.
+fn differing(runs: &[Vec<Run>], sequences: usize) -> Vec<String> {
+    let right = &runs[0][0].tokens;
+    let place = |r: &Run| r.tokens.iter().zip(right).position(|(a, b)| a != b);
+    let told = |(strategy, runs): (PipelineStrategy, &Vec<Run>)| {
+        let places: Vec<usize> = runs.iter().filter_map(place).collect();
+        let first = *places.first()?;
+        let (token, sequence) = (first / sequences + 1, first % sequences + 1);
+        Some(format!("{strategy} in {} of {} runs, first in token {token} of sequence {sequence}", places.len(), runs.len()))
+    };
+    PipelineStrategy::ALL.into_iter().zip(runs).filter_map(told).collect()
 }
 
 /// A metric of one strategy; `change` is against Standard, which has none.
@@ -259,6 +273,14 @@ mod tests {
         assert_eq!([0.5, 0.95, 0.99, 1.0].map(|part| quantile(&ms, part)), [Some(0.05), Some(0.095), Some(0.099), Some(0.1)]);
         assert_eq!(quantile(&ms[..1], 0.5), Some(0.1));
         assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn strategies_with_other_tokens_are_named() {
+        let mut runs: Vec<Vec<Run>> = (0..5).map(|_| (0..2).map(|_| run(1, 1, 6)).collect()).collect();
+        assert_eq!(differing(&runs, 2), Vec::<String>::new());
+        runs[3][1].tokens[5] = 7;
+        assert_eq!(differing(&runs, 2), [format!("{} in 1 of 2 runs, first in token 3 of sequence 2", PipelineStrategy::ALL[3])]);
     }
 
     #[test]
