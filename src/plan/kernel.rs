@@ -105,6 +105,9 @@ pub struct RawKernel {
     pub(crate) workgroup: [u32; 3],
     pub(crate) grid: [u32; 3],
     pub(crate) params: Vec<KernelParam>,
+    /// Whether a Metal source may meet NaN or infinity where its conditions ask for them: then it is compiled with relaxed arithmetic.
+    #[cfg_attr(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))), allow(dead_code))]
+    pub(crate) special: bool,
 }
 
 impl RawKernel {
@@ -114,7 +117,7 @@ impl RawKernel {
     /// The source must be valid for its driver, declare `workgroup`, bind what the step has and touch nothing outside of it: no bounds
     /// check stands between it and the memory of the GPU.
     pub unsafe fn new(source: RawSource, entry: &'static str, workgroup: [u32; 3], grid: [u32; 3], params: Vec<KernelParam>) -> RawKernel {
-        RawKernel { source, entry, workgroup, grid, params }
+        RawKernel { source, entry, workgroup, grid, params, special: true }
     }
 }
 

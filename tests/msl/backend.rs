@@ -390,7 +390,15 @@ fn recorded(
         }
         bindings.push(bound);
     }
-    Ok(Dispatched { op: step.name, source: text.source.clone(), threads: text.workgroup, grid: dispatch.grid, words, bindings })
+    Ok(Dispatched {
+        op: step.name,
+        source: text.source.clone(),
+        special: text.special,
+        threads: text.workgroup,
+        grid: dispatch.grid,
+        words,
+        bindings,
+    })
 }
 
 /// Fills memory that nobody wrote with a pattern.

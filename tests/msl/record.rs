@@ -29,6 +29,8 @@ pub struct Bound {
 pub struct Dispatched {
     pub op: &'static str,
     pub source: String,
+    /// Whether it makes NaN or infinity itself.
+    pub special: bool,
     pub threads: [u32; 3],
     pub grid: [u32; 3],
     pub words: Vec<u32>,
@@ -115,7 +117,7 @@ fn record() {
     for (n, (case, d)) in chosen.iter().enumerate() {
         let bindings: Vec<Value> = d.bindings.iter().map(|b| json!({ "role": b.role, "dtype": b.dtype, "bytes": b.bytes })).collect();
         list.push(
-            json!({ "name": format!("{} of {case}", d.op), "source": d.source, "threads": d.threads, "grid": d.grid, "words": d.words,
+            json!({ "name": format!("{} of {case}", d.op), "source": d.source, "special": d.special, "threads": d.threads, "grid": d.grid, "words": d.words,
             "bindings": bindings }),
         );
         for (k, b) in d.bindings.iter().enumerate() {

@@ -86,7 +86,7 @@ fn pipeline(gpu: &Gpu, archive: Option<&Archive>, refused: &RefusedBodies, shade
         Some(raw) => match &raw.source {
             RawSource::Msl(msl) => {
                 let (source, entry) = (msl.to_string(), raw.entry.to_string());
-                compile(gpu, archive, &MslKernel { source, entry, workgroup: raw.workgroup, special: true }, name)
+                compile(gpu, archive, &MslKernel { source, entry, workgroup: raw.workgroup, special: raw.special }, name)
             }
             RawSource::SpirV(_) => Err("the kernel is not in Metal's language".into()),
         },

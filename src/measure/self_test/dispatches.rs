@@ -63,6 +63,8 @@ pub(super) struct RecordedDispatch {
     /// The op that wrote the kernel, and the case that dispatched it.
     pub name: String,
     source: String,
+    /// Whether it makes NaN or infinity itself, see [`RawKernel::special`].
+    special: bool,
     /// Threads of a threadgroup, and threadgroups.
     threads: [u32; 3],
     grid: [u32; 3],
@@ -102,11 +104,12 @@ impl Kernel for RecordedKernel {
         None
     }
     fn raw(&self, _: &Step, adapter: &AdapterInfo) -> Option<RawKernel> {
-        let RecordedDispatch { source, threads, grid, words, .. } = &self.0;
+        let RecordedDispatch { source, special, threads, grid, words, .. } = &self.0;
         let words = words.iter().map(|w| KernelParam::U32(*w)).collect();
         let source = RawSource::Msl(source.clone().into());
         // SAFETY: the kernel ran over memory of these sizes, behind which there was none, when it was recorded.
-        (adapter.raw == Some(RawLanguage::Msl)).then(|| unsafe { RawKernel::new(source, ENTRY, *threads, *grid, words) })
+        let kernel = unsafe { RawKernel::new(source, ENTRY, *threads, *grid, words) };
+        (adapter.raw == Some(RawLanguage::Msl)).then_some(RawKernel { special: *special, ..kernel })
     }
 }
 
