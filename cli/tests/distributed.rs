@@ -5,7 +5,7 @@
 mod common;
 mod ranks;
 
-use ranks::{Place, TINY, alone, check, launcher, mpi, pids, ranks, settle, shared_ranks, signal, turn, two, until, wait};
+use ranks::{Place, TINY, alone, check, mpi, pids, ranks, settle, shared_launcher, shared_ranks, signal, turn, two, until, wait};
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn ranks_on_a_gpu_change_no_bit() {
         // Muon's distributed states in half precision have other last bits on lavapipe where steps overflow.
         let distributed = if name == "f32" { "--shard-states" } else { "" };
         for (family, size, more) in [("openmpi", 1, ""), ("openmpi", 2, ""), ("mpich", 2, distributed)] {
-            let mut c = launcher(&mpi, family);
+            let mut c = shared_launcher(&mpi, family);
             c.args(["-n", &size.to_string()]);
             let run = format!("{name}-{family}{size}");
             on(c, &run, more);

@@ -36,6 +36,9 @@ struct Counters {
     read: AtomicU64,
 }
 
+/// Told again and again for what and for how long a rank has waited; ends the job where that is too long.
+type Waits = dyn Fn(&str, Duration) + Send + Sync;
+
 /// Memory that all ranks have in common. Values are passed on in rounds: each rank writes some, and gets the sum of all.
 ///
 /// ```
@@ -47,8 +50,7 @@ pub struct Window {
     memory: MmapRaw,
     rank: usize,
     size: usize,
-    /// Told again and again for how long this rank has waited; ends the job where that is too long.
-    waits: Box<dyn Fn(&str, Duration) + Send + Sync>,
+    waits: Box<Waits>,
     writing: Mutex<()>,
     reading: Mutex<()>,
 }

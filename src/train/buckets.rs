@@ -114,9 +114,12 @@ pub(super) struct UnderWay {
     buckets: Arc<Buckets>,
     arriving: Option<Sender<(usize, Download)>>,
     arrived: JoinHandle<(TensorResult<()>, Stages)>,
-    exchanged: Option<JoinHandle<TensorResult<(Vec<Vec<f32>>, Stages)>>>,
+    exchanged: Option<JoinHandle<TensorResult<Exchanged>>>,
     back: JoinHandle<Returned>,
 }
+
+/// Memory for the next step's exchanges, and the time that this one's took.
+type Exchanged = (Vec<Vec<f32>>, Stages);
 
 /// The numbers of buckets with their sums, and the time that returning them took.
 type Returned = (TensorResult<Vec<(usize, Sum)>>, Stages);
@@ -282,7 +285,7 @@ impl<'a> Exchanges<'a> {
         Exchanges { plan, under_way: VecDeque::new(), memory, stages: Stages::default(), free }
     }
 
-    fn run(mut self, here: &Receiver<(usize, Vec<f32>)>, sums: &SyncSender<(usize, Vec<f32>)>) -> TensorResult<(Vec<Vec<f32>>, Stages)> {
+    fn run(mut self, here: &Receiver<(usize, Vec<f32>)>, sums: &SyncSender<(usize, Vec<f32>)>) -> TensorResult<Exchanged> {
         let mut next = None;
         for at in 0..self.plan.buckets.len() {
             while next.is_none() {
