@@ -1,6 +1,6 @@
 //! Copies tensor elements to and from the host; reads and writes in place if host and device share memory.
 
-use crate::backends::Bytes;
+use crate::backends::{Bytes, FillsValues};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
@@ -36,6 +36,17 @@ impl Tensor {
         device.require(T::DTYPE)?;
         let buffer = device.backend().upload_as(Bytes::of_vec(data), mode)?;
         Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, buffer, "from_vec", at))
+    }
+
+    /// A vector of `len` values that `fill` writes, on several threads.
+    ///
+    /// # Errors
+    /// As for [`Tensor::from_vec`].
+    #[track_caller]
+    pub(crate) fn filled(len: usize, device: &Device, fill: FillsValues<'_>) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let shape = Shape::new(&[len], "filled", at)?;
+        Ok(Tensor::leaf(device, Meta { dtype: DType::F32, shape }, device.backend().upload_filled(len, fill)?, "filled", at))
     }
 
     /// Like [`Tensor::from_bytes`], in the given storage mode if the device has it, and uploaded immediately even if small.

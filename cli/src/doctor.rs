@@ -75,7 +75,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 22] = [
+pub const VARIABLES: [Variable; 23] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instruction set of the CPU device: plain; avx2, avx512; neon, dotprod, i8mm, bf16", "-"),
@@ -107,6 +107,7 @@ pub const VARIABLES: [Variable; 22] = [
         "Device::open_with_tuning",
     ),
     variable("TL_MPI", "MPI library of commands under mpirun or srun: a file or a name", "distributed::join"),
+    variable("TL_SHARED_WINDOW", "0 lets ranks of one machine pass gradients on by MPI instead of by shared memory", "Ranks::window"),
     variable("TL_STRATEGY", "pipeline strategy: standard, optimized, low-latency, high-throughput, auto", "Device::set_strategy"),
     variable("TL_FALLBACK", "error ends work whose device is lost or full instead of going on with the next one", "Device::fallback"),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),

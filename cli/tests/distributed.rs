@@ -5,7 +5,7 @@
 mod common;
 mod ranks;
 
-use ranks::{Place, TINY, alone, check, launcher, mpi, pids, ranks, settle, shared_ranks, signal, turn, two, until, wait};
+use ranks::{Place, TINY, alone, check, mpi, pids, ranks, settle, shared_launcher, shared_ranks, signal, turn, two, until, wait};
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn ranks_on_a_gpu_change_no_bit() {
         // Muon's distributed states in half precision have other last bits on lavapipe where steps overflow.
         let distributed = if name == "f32" { "--shard-states" } else { "" };
         for (family, size, more) in [("openmpi", 1, ""), ("openmpi", 2, ""), ("mpich", 2, distributed)] {
-            let mut c = launcher(&mpi, family);
+            let mut c = shared_launcher(&mpi, family);
             c.args(["-n", &size.to_string()]);
             let run = format!("{name}-{family}{size}");
             on(c, &run, more);
@@ -119,7 +119,7 @@ fn ranks_talk_by_tcp_and_by_shared_memory() {
                 let line = p.begin(&run, &format!("{common} {more}"));
                 let mut c = if tcp { ranks(&mpi, family, size, &line) } else { shared_ranks(&mpi, family, size, &line) };
                 if tcp && family == "mpich" {
-                    c.envs([("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]);
+                    c.envs([("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"), ("TL_SHARED_WINDOW", "0")]);
                 }
                 c
             };
@@ -142,6 +142,28 @@ fn ranks_talk_by_tcp_and_by_shared_memory() {
             p.assert_same("alone", &run);
         }
     }
+}
+
+/// Ranks of one machine share memory, unless one of them is told not to.
+#[test]
+fn shared_memory_and_messages_make_the_same_bits() {
+    let Some(mpi) = mpi() else { return };
+    let _turn = turn();
+    let p = Place::new("window");
+    let common = format!("{TINY} --lanes 4 --steps 6 --eval-every 3 --accumulate 2 --stats");
+    check(alone(&p.begin("alone", &common)), Some(0), "saved 3\nsaved 6\n", "");
+    for (family, size) in [("openmpi", 2), ("openmpi", 4), ("mpich", 2), ("mpich", 4)] {
+        for (by, switch) in [("shared memory", "1"), ("messages", "0")] {
+            let run = format!("{family}{size}{switch}");
+            let mut c = shared_ranks(&mpi, family, size, &p.begin(&run, &common));
+            c.env("TL_SHARED_WINDOW", switch);
+            check(c, Some(0), "saved 3\nsaved 6\n", &format!("; by {by}\n"));
+            p.assert_same("alone", &run);
+        }
+    }
+    let line = format!("tl {}", p.begin("one", &common));
+    check(two(&mpi, "mpich", &line, &format!("TL_SHARED_WINDOW=0 {line}")), Some(0), "saved 6\n", "; by messages\n");
+    p.assert_same("alone", "one");
 }
 
 /// The libraries that `scripts/mpi.sh` takes from wheels: Open MPI 5, MPICH 5 and its library with the interface of the MPI 5 standard.
@@ -295,13 +317,17 @@ fn kill_sweep(name: &str, kills: usize) {
     };
     for n in 0..kills {
         let family = ["openmpi", "mpich"][n % 2];
-        let mut child = ranks(&mpi, family, 2, &p.begin("run", &common)).spawn().unwrap();
+        // MPICH's ranks share memory each time, Open MPI's in every other.
+        let start = if n % 4 < 2 { shared_ranks } else { ranks };
+        let mut child = start(&mpi, family, 2, &p.begin("run", &common)).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let number = |line: String| line.strip_prefix("saved ").and_then(|k| k.parse::<u64>().ok());
         let first = number(lines.next().expect("it saves").unwrap()).unwrap();
         std::thread::sleep(Duration::from_millis(draw(120)));
         let (found, victim) = (pids(&p.path("run")), draw(2) as usize);
         let Some((_, pid)) = found.iter().find(|(rank, _)| *rank == victim) else { panic!("{found:?}") };
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        assert_eq!(maps.contains("/memfd:tl-ranks-"), family == "mpich" || n % 4 < 2, "{family}: {maps}");
         let killed = Instant::now();
         signal(*pid, "KILL");
         let last = lines.map_while(Result::ok).filter_map(number).last();

@@ -1,4 +1,7 @@
-//! Copies of many bytes into memory that nobody has touched yet: the system gives its pages during the copy, which takes longer than the copy.
+//! Copies of many bytes, also into memory that nobody has touched yet: the system gives its pages during the copy, which takes longer than the copy.
+
+use super::{FILLED_BLOCK, FillsValues};
+use std::sync::LazyLock;
 
 /// Bytes of a huge page on x86-64 and most Arm systems.
 #[cfg(any(target_os = "linux", test))]
@@ -9,7 +12,7 @@ const SHARED_FROM: usize = 8 << 20;
 const MAX_THREADS: usize = 4;
 
 /// Asks for huge pages behind `memory` where the system has them for the asking, since each page costs a visit to the system. A hint.
-pub(super) fn expect_many_bytes(memory: &mut [u8]) {
+pub(crate) fn expect_many_bytes(memory: &mut [u8]) {
     #[cfg(target_os = "linux")]
     if memory.len() >= 2 * HUGE_PAGE {
         let from = memory.as_ptr().align_offset(HUGE_PAGE);
@@ -22,19 +25,36 @@ pub(super) fn expect_many_bytes(memory: &mut [u8]) {
 }
 
 /// Copies `from` to `to`, which is as long: by several threads where that pays.
-pub(super) fn copy(from: &[u8], to: &mut [u8]) {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
-    if from.len() < SHARED_FROM || threads < 2 {
-        return to.copy_from_slice(from);
-    }
-    let share = from.len().div_ceil(threads).next_multiple_of(4096);
-    let mut parts: Vec<_> = to.chunks_mut(share).zip(from.chunks(share)).collect();
-    let own = parts.pop();
+pub(crate) fn copy<T: Copy + Send + Sync>(from: &[T], to: &mut [T]) {
+    let share = share(from.len(), size_of::<T>());
+    on_threads(to.chunks_mut(share).zip(from.chunks(share)).collect(), |(to, from)| to.copy_from_slice(from));
+}
+
+/// Lets `fill` write all `values`: by several threads where that pays.
+pub(crate) fn fill(values: &mut [f32], fill: FillsValues<'_>) {
+    let share = share(values.len(), size_of::<f32>());
+    on_threads(values.chunks_mut(share).enumerate().collect(), |(n, part)| {
+        part.chunks_mut(FILLED_BLOCK).enumerate().for_each(|(block, values)| fill(n * share + block * FILLED_BLOCK, values));
+    });
+}
+
+/// How many of `len` values of so many `bytes` each of a few threads gets: whole blocks.
+pub(super) fn share(len: usize, bytes: usize) -> usize {
+    // Asked once: the answer takes longer than a small copy.
+    static THREADS: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS));
+    let threads = if len * bytes < SHARED_FROM { 1 } else { *THREADS };
+    len.div_ceil(threads).next_multiple_of(FILLED_BLOCK).max(FILLED_BLOCK)
+}
+
+/// Does each work on a thread of its own, the last on this one.
+pub(super) fn on_threads<T: Send>(mut work: Vec<T>, f: impl Fn(T) + Sync) {
+    let own = work.pop();
     std::thread::scope(|s| {
-        for (to, from) in parts {
-            s.spawn(move || to.copy_from_slice(from));
-        }
-        own.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
+        let f = &f;
+        work.into_iter().for_each(|work| {
+            s.spawn(move || f(work));
+        });
+        own.into_iter().for_each(f);
     });
 }
 
@@ -50,6 +70,18 @@ mod tests {
             expect_many_bytes(&mut to);
             copy(&from, &mut to);
             assert!(from == to, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn every_value_is_written_at_its_place() {
+        for len in [0, 1, FILLED_BLOCK + 1, SHARED_FROM / 4 + 5] {
+            let mut values = vec![f32::NAN; len];
+            fill(&mut values, &|at, out| {
+                assert!(at % FILLED_BLOCK == 0 && out.len() <= FILLED_BLOCK);
+                out.iter_mut().enumerate().for_each(|(n, v)| *v = (at + n) as f32);
+            });
+            assert!(values.iter().enumerate().all(|(n, v)| *v == n as f32), "{len} values");
         }
     }
 }

@@ -25,8 +25,8 @@ mod kept;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod kernels_by_source;
-#[cfg(feature = "gpu")]
-mod large_copy;
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+pub(crate) mod large_copy;
 pub mod limits;
 pub(crate) mod lock;
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
@@ -215,6 +215,12 @@ impl Buffer {
     }
 }
 
+/// What writes values from a place on, at most [`FILLED_BLOCK`] at a time, on several threads.
+pub type FillsValues<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
+
+/// Values that are written at a time; each time's place is a multiple.
+pub const FILLED_BLOCK: usize = 4096;
+
 /// What copies bytes into memory.
 pub type CopiesBytes = Box<dyn FnOnce(&mut [u8]) -> TensorResult<()> + Send>;
 
@@ -306,6 +312,15 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `TensorError::OutOfMemory` where there is no room, `TensorError::DeviceLost` where the device is gone.
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
+    /// Memory for `len` values, which `fill` writes: in memory that the device copies from, where the backend has some to be written.
+    ///
+    /// # Errors
+    /// Those of [`Backend::upload`].
+    fn upload_filled(&self, len: usize, fill: FillsValues<'_>) -> TensorResult<Buffer> {
+        let mut values = vec![0f32; len];
+        large_copy::fill(&mut values, fill);
+        self.upload(Bytes::of_vec(values))
+    }
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time parameters.
     ///
     /// # Errors

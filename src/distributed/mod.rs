@@ -9,13 +9,16 @@ mod launcher;
 #[cfg(unix)]
 mod mpi;
 pub mod sums;
+mod window;
 
 pub use devices::{Candidate, check_devices, gpu_of_rank};
 pub use launcher::{Family, Launch};
+pub(crate) use window::SLOT;
+pub use window::Window;
 
 use crate::error::{TensorError, TensorResult};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What carries data between ranks. Every rank makes the same calls in the same order; each call returns when this rank's part is done.
@@ -76,6 +79,14 @@ pub trait Transport: Send + Sync {
         all.received.resize(all.sent.len() * (self.size() - 1), 0.0);
         self.gather_others(&all.sent, &mut all.received)?;
         Ok(Box::new(all))
+    }
+    /// Memory that all ranks share, where they are processes of one machine: see [`Window::open`]. All ranks call it together, once. Without an implementation
+    /// of its own there is none.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn window(&self) -> TensorResult<Option<Window>> {
+        Ok(None)
     }
     /// The sum over all ranks by a call of the library's own, in an order that the library chooses; false where it has none. No step of training uses it:
     /// it is what exchange, sums and gather are measured by.
@@ -208,6 +219,8 @@ impl Transport for Alone {
 #[derive(Clone)]
 pub struct Ranks {
     transport: Arc<dyn Transport>,
+    /// Memory that all share, once it was asked for.
+    window: Arc<OnceLock<Option<Arc<Window>>>>,
     /// Whether all know that the run has failed.
     failed: Arc<AtomicBool>,
     /// Whether another rank tells why.
@@ -222,7 +235,7 @@ impl Ranks {
 
     /// The ranks that this transport connects.
     pub fn over(transport: impl Transport + 'static) -> Ranks {
-        Ranks { transport: Arc::new(transport), failed: Arc::default(), told_elsewhere: Arc::default() }
+        Ranks { transport: Arc::new(transport), window: Arc::default(), failed: Arc::default(), told_elsewhere: Arc::default() }
     }
 
     /// This process's number, from 0.
@@ -243,6 +256,29 @@ impl Ranks {
     /// What connects the ranks.
     pub fn transport(&self) -> &dyn Transport {
         &*self.transport
+    }
+
+    /// Memory that all ranks share; `None` where they are on several machines, or do not want it. All ranks ask for the first time together.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::Ranks;
+    /// assert!(Ranks::alone().window()?.is_none());
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn window(&self) -> TensorResult<Option<Arc<Window>>> {
+        if let Some(window) = self.window.get() {
+            return Ok(window.clone());
+        }
+        let opened = self.transport.window()?.map(Arc::new);
+        Ok(self.window.get_or_init(|| opened).clone())
+    }
+
+    /// Whether they use such memory.
+    pub(crate) fn share_memory(&self) -> bool {
+        self.window.get().is_some_and(Option::is_some)
     }
 
     /// The most severe of all ranks' votes. Whatever may fail on one rank stands before such a call, so that no rank waits for one that left.

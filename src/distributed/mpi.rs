@@ -1,7 +1,7 @@
 //! MPI found at run time: one set of calls over three binary interfaces (Open MPI's, MPICH's, the MPI 5 standard's), without headers or a link-time
 //! dependency. Handles are machine words: addresses in Open MPI, 32-bit numbers in MPICH, small numbers in the standard interface.
 
-use super::{Exchanged, Launch, PendingExchange, Transport};
+use super::{Exchanged, Launch, PendingExchange, Transport, Window};
 use crate::error::{TensorError, TensorResult};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
@@ -169,6 +169,8 @@ struct World {
     rank: usize,
     size: usize,
     local_rank: usize,
+    /// Whether all ranks are on this machine.
+    one_machine: bool,
     patience: Patience,
     /// Calls come one at a time, whichever thread makes them.
     turn: Mutex<()>,
@@ -208,7 +210,7 @@ impl Mpi {
         };
         let calls = Calls::of(lib).map_err(unknown)?;
         let null = std::ptr::null_mut();
-        let (mut threads, mut rank, mut size, mut local, mut machine) = (0, 0, 0, 0, 0);
+        let (mut threads, mut rank, mut size, mut local, mut local_size, mut machine) = (0, 0, 0, 0, 0, 0);
         // SAFETY: called once, before anything else; the handles are the library's own.
         unsafe {
             done((calls.init)(null, null, constants.any_thread, &mut threads), "MPI_Init_thread")?;
@@ -222,6 +224,7 @@ impl Mpi {
             let same = (constants.world, constants.shared_memory, rank, constants.no_info);
             done((calls.split_type)(same.0, same.1, same.2, same.3, &mut machine), "MPI_Comm_split_type")?;
             done((calls.rank)(machine, &mut local), "MPI_Comm_rank")?;
+            done((calls.size)(machine, &mut local_size), "MPI_Comm_size")?;
         }
         let (mut text, mut len) = (vec![0u8; 8192], 0);
         // SAFETY: the longest text of any interface fits.
@@ -241,8 +244,8 @@ impl Mpi {
             );
             (patience.last_words)(&m);
         }
-        let (rank, size, local_rank) = (rank as usize, size as usize, local as usize);
-        Ok(Mpi(Arc::new(World { calls, constants, name, rank, size, local_rank, patience, turn: Mutex::new(()) })))
+        let (one_machine, rank, size, local_rank) = (local_size == size, rank as usize, size as usize, local as usize);
+        Ok(Mpi(Arc::new(World { calls, constants, name, rank, size, local_rank, one_machine, patience, turn: Mutex::new(()) })))
     }
 }
 
@@ -273,17 +276,22 @@ impl World {
                 continue;
             }
             let waited = began.elapsed();
-            if waited > self.patience.timeout {
-                // Memory of the call is still the library's: nothing may go on here.
-                (self.patience.last_words)(&format!("rank {}: no answer to {what} for {} s; the job ends", self.rank, waited.as_secs()));
-                self.abort(1);
-                std::process::abort();
-            }
+            self.has_waited(what, waited);
             asked = asked.wrapping_add(1);
             let at_once = waited < spin || waited < moving && !asked.is_multiple_of(BURST);
             if at_once { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
         }
         Ok(())
+    }
+
+    /// Ends the job where this rank has waited for the others for too long.
+    fn has_waited(&self, what: &str, waited: Duration) {
+        if waited > self.patience.timeout {
+            // Memory of the call is still the library's: nothing may go on here.
+            (self.patience.last_words)(&format!("rank {}: no answer to {what} for {} s; the job ends", self.rank, waited.as_secs()));
+            self.abort(1);
+            std::process::abort();
+        }
     }
 
     /// Whether a call is done. Data of all calls moves while this is asked.
@@ -501,6 +509,12 @@ impl Transport for Mpi {
             let data = data.as_mut_ptr().cast();
             (self.0.calls.all_gather)(c.in_place as Address, 0, c.float, data, counts.as_ptr(), begins.as_ptr(), c.float, c.world, request)
         })
+    }
+
+    fn window(&self) -> TensorResult<Option<Window>> {
+        let world = self.0.clone();
+        let wanted = world.one_machine && std::env::var("TL_SHARED_WINDOW").map_or(true, |v| v != "0");
+        Window::open(self, wanted, move |what, waited| world.has_waited(what, waited))
     }
 
     fn library_sum(&self, data: &mut [f32]) -> TensorResult<bool> {

@@ -65,10 +65,29 @@ impl Tree {
     }
 }
 
+fn plus(a: f32, b: f32) -> f32 {
+    let sum = a + b;
+    if sum.abs() < f32::MIN_POSITIVE { 0.0 } else { sum }
+}
+
 fn add(left: &mut [f32], right: &[f32]) {
-    for (a, b) in left.iter_mut().zip(right) {
-        let sum = *a + b;
-        *a = if sum.abs() < f32::MIN_POSITIVE { 0.0 } else { sum };
+    left.iter_mut().zip(right).for_each(|(a, b)| *a = plus(*a, *b));
+}
+
+/// The sum of at most [`BLOCK`] values of each part by the tree of their numbers, which is that of [`add_block`].
+pub(super) fn add_up(parts: &[&[f32]], sum: &mut [f32]) {
+    match parts {
+        [] => {}
+        [one] => sum.copy_from_slice(one),
+        [left, right] => sum.iter_mut().zip(left.iter().zip(*right)).for_each(|(s, (a, b))| *s = plus(*a, *b)),
+        _ => {
+            let (left, right) = parts.split_at(parts.len().next_power_of_two() / 2);
+            add_up(left, sum);
+            let mut other = [0.0; BLOCK];
+            let other = &mut other[..sum.len()];
+            add_up(right, other);
+            add(sum, other);
+        }
     }
 }
 
@@ -100,7 +119,7 @@ pub(crate) fn square_tensors(values: &Tensor) -> TensorResult<Tensor> {
 const THREAD_VALUES: usize = 1 << 18;
 
 /// How many of `len` values each of this machine's threads gets: whole blocks.
-fn share(len: usize) -> usize {
+pub(super) fn share(len: usize) -> usize {
     // Asked once: the answer takes longer than a small sum.
     static THREADS: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     let threads = THREADS.min(len / THREAD_VALUES).max(1);
@@ -235,7 +254,7 @@ fn add_block(parts: &mut [&mut [f32]], block: &std::ops::Range<usize>) {
 }
 
 /// Does each work on a thread of its own, the first on this one.
-fn on_threads<T: Send>(work: Vec<T>, f: impl Fn(T) + Sync) {
+pub(super) fn on_threads<T: Send>(work: Vec<T>, f: impl Fn(T) + Sync) {
     let mut work = work.into_iter();
     let first = work.next();
     std::thread::scope(|scope| {
@@ -384,6 +403,14 @@ mod tests {
                 add_parts(size, &mut received, &mut sum);
                 let whole = tree.finish().unwrap();
                 assert!(sum == whole, "{size} parts of {len}");
+                let parts: Vec<Vec<f32>> = (0..size).map(|rank| part(rank).collect()).collect();
+                for at in (0..len).step_by(BLOCK) {
+                    let block = at..(at + BLOCK).min(len);
+                    let blocks: Vec<&[f32]> = parts.iter().map(|p| &p[block.clone()]).collect();
+                    sum[block.clone()].fill(f32::NAN);
+                    add_up(&blocks, &mut sum[block]);
+                }
+                assert!(sum == whole, "{size} parts of {len}, block by block");
                 for rank in [0, size / 2, size - 1] {
                     let mut own: Vec<f32> = part(rank).collect();
                     let mut others: Vec<f32> = (0..size).filter(|r| *r != rank).flat_map(part).collect();

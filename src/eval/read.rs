@@ -62,6 +62,23 @@ impl Download {
         Ok(out)
     }
 
+    /// Waits and copies f32 elements to the beginning of `out`, which may be longer.
+    ///
+    /// # Errors
+    /// Those of [`Download::wait`], and where `out` is too short.
+    pub(crate) fn wait_into(self, out: &mut [f32]) -> TensorResult<()> {
+        let len = self.pending.len / size_of::<f32>();
+        if self.dtype != DType::F32 || len > out.len() {
+            return Err(TensorError::Internal(format!(
+                "{} bytes of {} do not fit {} values of f32",
+                self.pending.len,
+                self.dtype,
+                out.len()
+            )));
+        }
+        (self.pending.wait)(bytemuck::cast_slice_mut(&mut out[..len]))
+    }
+
     /// Waits and returns the elements' bytes.
     pub(crate) fn bytes(self) -> TensorResult<Vec<u8>> {
         let mut out = host_memory(self.pending.len, 0)?;

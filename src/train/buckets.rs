@@ -1,9 +1,10 @@
-//! Gradients' sums over ranks in buckets, each of which goes to the host, to the other ranks and back while the next is computed.
+//! Gradients' sums over ranks in buckets, each of which goes to the host, to the other ranks and back while the next is computed: as messages, or through
+//! memory that the ranks of one machine share.
 
 use super::stages::{Stage, Stages};
 use crate::device::Device;
 use crate::distributed::sums::{BLOCK, add_others, add_parts, is_at_once, slices, windows, within};
-use crate::distributed::{PendingExchange, Ranks};
+use crate::distributed::{PendingExchange, Ranks, SLOT, Window};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::Download;
 use crate::tensor::Tensor;
@@ -43,7 +44,7 @@ pub(super) enum Owners {
 }
 
 /// Values in a bucket at most: so few that one is on its way to the host while another is exchanged and a third goes back.
-const BUCKET: usize = 1 << 22;
+const BUCKET: usize = SLOT;
 /// Exchanges that are under way at a time.
 const MAX_EXCHANGES: usize = 2;
 /// Buckets that wait for the next thread.
@@ -107,14 +108,18 @@ impl Buckets {
     }
 }
 
-/// The sums of one step, under way: a thread waits for values to arrive at the host, one exchanges and sums them, and one takes the sums back.
+/// The sums of one step, under way: a thread waits for values to arrive at the host, one exchanges and sums them, and one takes the sums back. In shared
+/// memory nothing is exchanged, and sums are computed on their way back.
 pub(super) struct UnderWay {
     buckets: Arc<Buckets>,
     arriving: Option<Sender<(usize, Download)>>,
     arrived: JoinHandle<(TensorResult<()>, Stages)>,
-    exchanged: JoinHandle<TensorResult<(Vec<Vec<f32>>, Stages)>>,
+    exchanged: Option<JoinHandle<TensorResult<Exchanged>>>,
     back: JoinHandle<Returned>,
 }
+
+/// Memory for the next step's exchanges, and the time that this one's took.
+type Exchanged = (Vec<Vec<f32>>, Stages);
 
 /// The numbers of buckets with their sums, and the time that returning them took.
 type Returned = (TensorResult<Vec<(usize, Sum)>>, Stages);
@@ -143,7 +148,18 @@ impl UnderWay {
         let exchanged = thread("tl-sums", move || Exchanges::new(&plan, memory).run(&here, &to_device))?;
         let to = returned.then_some(device);
         let back = thread("tl-upload", move || take_back(&sums, to.as_ref()))?;
-        Ok(UnderWay { buckets, arriving: Some(arriving), arrived, exchanged, back })
+        Ok(UnderWay { buckets, arriving: Some(arriving), arrived, exchanged: Some(exchanged), back })
+    }
+
+    /// The same in shared memory, for groups that are distributed evenly; sums go back to the device.
+    pub fn begin_in(window: Arc<Window>, buckets: Buckets, device: Device) -> TensorResult<UnderWay> {
+        let buckets = Arc::new(buckets);
+        let (arriving, downloads) = channel();
+        let (plan, to) = (buckets.clone(), window.clone());
+        let arrived = thread("tl-download", move || write_arriving(&to, &plan, &downloads))?;
+        let plan = buckets.clone();
+        let back = thread("tl-upload", move || take_sums(&window, &plan, &device))?;
+        Ok(UnderWay { buckets, arriving: Some(arriving), arrived, exchanged: None, back })
     }
 
     pub fn buckets(&self) -> &Buckets {
@@ -173,10 +189,10 @@ impl UnderWay {
         self.arriving = None;
         let (arrived, times) = joined(self.arrived)?;
         stages.add(&times);
-        let exchanged = joined(self.exchanged)?;
+        let exchanged = self.exchanged.map(joined).transpose()?;
         let (back, times) = joined(self.back)?;
         stages.add(&times);
-        let (memory, times) = exchanged?;
+        let (memory, times) = exchanged.transpose()?.unwrap_or_default();
         stages.add(&times);
         stages.note(Stage::Exposed, began.elapsed());
         let sums = arrived.and(back).map(|sums| BucketSums { buckets: self.buckets, sums });
@@ -196,11 +212,7 @@ fn joined<T>(thread: JoinHandle<T>) -> TensorResult<T> {
 fn arrive(downloads: &Receiver<(usize, Download)>, here: &SyncSender<(usize, Vec<f32>)>) -> (TensorResult<()>, Stages) {
     let (mut stages, mut result) = (Stages::default(), Ok(()));
     for (at, download) in downloads {
-        let asked = Instant::now();
-        while !download.is_ready() && asked.elapsed() < POLL_TIMEOUT {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        stages.note(Stage::Wait, asked.elapsed());
+        stages.time(Stage::Wait, || wait_for(&download));
         match stages.time(Stage::Copy, || download.wait::<f32>()) {
             Ok(values) if result.is_ok() => {
                 if here.send((at, values)).is_err() {
@@ -209,6 +221,47 @@ fn arrive(downloads: &Receiver<(usize, Download)>, here: &SyncSender<(usize, Vec
             }
             Ok(_) => {}
             Err(e) => result = result.and(Err(e)),
+        }
+    }
+    (result, stages)
+}
+
+fn wait_for(download: &Download) {
+    let asked = Instant::now();
+    while !download.is_ready() && asked.elapsed() < POLL_TIMEOUT {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Waits for values on their way to the host, and writes them where all ranks read them. The others wait for every bucket, so those that do not arrive are
+/// passed on too, with any values; then no sum is used.
+fn write_arriving(window: &Window, plan: &Buckets, downloads: &Receiver<(usize, Download)>) -> (TensorResult<()>, Stages) {
+    let (mut stages, mut result) = (Stages::default(), Ok(()));
+    for _ in &plan.buckets {
+        let download = downloads.recv().ok();
+        download.iter().for_each(|(_, download)| stages.time(Stage::Wait, || wait_for(download)));
+        stages.time(Stage::Exchange, || window.wait_for_room());
+        let written = stages.time(Stage::Copy, || window.write(|to| download.map_or(Ok(()), |(_, download)| download.wait_into(to))));
+        result = result.and(written);
+    }
+    (result, stages)
+}
+
+/// Sums what all ranks wrote, on its way to the device.
+fn take_sums(window: &Window, plan: &Buckets, device: &Device) -> Returned {
+    let (mut stages, mut result) = (Stages::default(), Ok(Vec::new()));
+    for (at, bucket) in plan.buckets.iter().enumerate() {
+        let len = bucket.range.len();
+        let mut round = stages.time(Stage::Exchange, || window.read(len));
+        if bucket.to == To::Gathered {
+            stages.time(Stage::Sum, || round.sum_slice());
+            stages.time(Stage::Gather, || round.wait_for_slices());
+        }
+        // After an error the others still wait for this rank to have read.
+        let Ok(taken) = &mut result else { continue };
+        match stages.time(Stage::Upload, || Tensor::filled(len, device, &|at, out| round.sum(at, out))) {
+            Ok(sum) => taken.push((at, Sum::Device(sum))),
+            Err(e) => result = Err(e),
         }
     }
     (result, stages)
@@ -232,7 +285,7 @@ impl<'a> Exchanges<'a> {
         Exchanges { plan, under_way: VecDeque::new(), memory, stages: Stages::default(), free }
     }
 
-    fn run(mut self, here: &Receiver<(usize, Vec<f32>)>, sums: &SyncSender<(usize, Vec<f32>)>) -> TensorResult<(Vec<Vec<f32>>, Stages)> {
+    fn run(mut self, here: &Receiver<(usize, Vec<f32>)>, sums: &SyncSender<(usize, Vec<f32>)>) -> TensorResult<Exchanged> {
         let mut next = None;
         for at in 0..self.plan.buckets.len() {
             while next.is_none() {

@@ -121,6 +121,19 @@ impl LaneStep {
         &self.stages
     }
 
+    /// How gradients pass from rank to rank: by shared memory, or by messages.
+    ///
+    /// ```
+    /// use tensorlogic::distributed::Ranks;
+    /// use tensorlogic::train::LaneStep;
+    ///
+    /// assert_eq!(LaneStep::new(&Ranks::alone(), 2)?.by(), "messages"); // of which one rank sends none
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn by(&self) -> &'static str {
+        if !self.sharded && self.ranks.share_memory() { "shared memory" } else { "messages" }
+    }
+
     /// The lanes of this rank.
     pub fn own(&self) -> Range<usize> {
         let each = self.lanes / self.ranks.size();
@@ -181,7 +194,11 @@ impl LaneStep {
                 1 => Destination::device(),
                 _ => {
                     let buckets = Buckets::new(&ranks, &pieces, &lengths, &owners, self.most);
-                    Destination::ranks(UnderWay::begin(buckets, optimizer.device(), !self.sharded, std::mem::take(&mut self.memory))?)
+                    let window = if self.sharded { None } else { ranks.window()? };
+                    Destination::ranks(match window {
+                        Some(window) => UnderWay::begin_in(window, buckets, optimizer.device())?,
+                        None => UnderWay::begin(buckets, optimizer.device(), !self.sharded, std::mem::take(&mut self.memory))?,
+                    })
                 }
             };
             let losses = self.gradients(adaptive, (model, optimizer), batches, position, &loss, (&pieces, &mut to));

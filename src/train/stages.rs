@@ -9,13 +9,13 @@ pub enum Stage {
     Wait,
     /// From memory that the device writes to memory of this process.
     Copy,
-    /// Between ranks.
+    /// Between ranks; with shared memory, waiting for the others.
     Exchange,
-    /// Sums of what arrived.
+    /// Sums of what arrived; with shared memory, of this rank's slice alone.
     Sum,
     /// Sums of slices become everybody's.
     Gather,
-    /// To the device.
+    /// To the device; with shared memory the sums are computed on the way.
     Upload,
     /// From the last piece of the gradient, submitted, to the last sum: what no computing hides.
     Exposed,

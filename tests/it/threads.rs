@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use tensorlogic::TensorResult;
-use tensorlogic::distributed::{Ranks, Transport};
+use tensorlogic::distributed::{Ranks, Transport, Window};
 
 /// What the threads of one job share.
 struct Job {
@@ -21,6 +21,8 @@ struct Job {
 struct Thread {
     rank: usize,
     job: Arc<Job>,
+    /// Whether gradients pass through shared memory.
+    shared: bool,
 }
 
 impl Thread {
@@ -64,6 +66,9 @@ impl Transport for Thread {
             }
         };
         self.all(|job| *job.floats[self.rank].lock().unwrap() = own, take)
+    }
+    fn window(&self) -> TensorResult<Option<Window>> {
+        Window::open(self, self.shared, |what, waited| assert!(waited.as_secs() < 60, "{what}"))
     }
     fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
         let own = words.to_vec();
@@ -110,6 +115,11 @@ impl Transport for Thread {
 
 /// Runs `f` as each of `size` ranks; their results by rank.
 pub fn run<T: Send>(size: usize, f: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    run_by(false, size, f)
+}
+
+/// The same, whose gradients pass through shared memory or not.
+pub fn run_by<T: Send>(shared: bool, size: usize, f: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
     let job = Arc::new(Job {
         barrier: Barrier::new(size),
         floats: (0..size).map(|_| Mutex::default()).collect(),
@@ -122,7 +132,7 @@ pub fn run<T: Send>(size: usize, f: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
                 let (job, f) = (job.clone(), &f);
-                scope.spawn(move || f(Ranks::over(Thread { rank, job })))
+                scope.spawn(move || f(Ranks::over(Thread { rank, job, shared })))
             })
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()

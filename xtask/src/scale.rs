@@ -244,10 +244,11 @@ fn link(bytes: usize) -> Result<bool, String> {
     let reduce = best(Box::new(|| sums::reduce(transport, &mut data, &bounds, &mut received).map_err(|e| e.to_string())))?;
     let gather = best(Box::new(|| transport.gather(&mut data, &bounds).map_err(|e| e.to_string())))?;
     // The library's own sum of the same bytes, in turn with ours: each round both, the best of each.
-    // And ours in two rounds, by slices, which is what more than two ranks do with many values.
-    let mut all = [f64::MAX; 3];
+    // And ours in two rounds, by slices, which is what more than two ranks do with many values; and through shared memory, where there is some.
+    let window = ranks.window().map_err(|e| e.to_string())?;
+    let mut all = [const { Vec::new() }; 4];
     for _ in 0..if bytes < 1 << 20 { 400 } else { 12 } {
-        for (n, best) in all.iter_mut().enumerate() {
+        for (n, times) in all.iter_mut().enumerate() {
             transport.max_words(&mut [0]).map_err(|e| e.to_string())?;
             let start = Instant::now();
             let done = match n {
@@ -255,15 +256,18 @@ fn link(bytes: usize) -> Result<bool, String> {
                 1 => sums::reduce(transport, &mut data, &bounds, &mut received)
                     .and_then(|()| transport.gather(&mut data, &bounds))
                     .map(|()| true),
-                _ => transport.library_sum(&mut data),
+                2 => transport.library_sum(&mut data),
+                _ => Ok(window.as_ref().map(|window| window.reduce_all(&mut data)).is_some()),
             };
             if done.map_err(|e| e.to_string())? {
-                *best = best.min(start.elapsed().as_secs_f64());
+                times.push(start.elapsed().as_secs_f64());
             }
             data.fill(1.0);
         }
     }
-    let [ours, slices, library] = all;
+    all.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+    let [ours, slices, library, shared] = all.each_ref().map(|times| times.first().copied().unwrap_or(f64::NAN));
+    let medians = all.each_ref().map(|times| times.get(times.len() / 2).copied().unwrap_or(f64::NAN));
     if ranks.is_first() {
         let moved = bytes as f64 * (size - 1) as f64 / size as f64;
         println!("{size} ranks by {}, {bytes} bytes, best of 12", transport.name());
@@ -282,6 +286,19 @@ fn link(bytes: usize) -> Result<bool, String> {
             ours / library,
             slices / library
         );
+        if shared.is_nan() {
+            println!("no shared memory between these ranks");
+        } else {
+            println!(
+                "shared memory {:.4} ms, ratios {:.2} to ours, {:.2} to MPI_Allreduce; medians {:.4}, {:.4} and {:.4} ms",
+                shared * 1e3,
+                shared / ours,
+                shared / library,
+                medians[3] * 1e3,
+                medians[0] * 1e3,
+                medians[2] * 1e3
+            );
+        }
     }
     ranks.leave();
     Ok(true)

@@ -154,7 +154,8 @@ impl Trainer {
         let stages = self.lanes.stages();
         let each = |stage: Stage| format!("{} {:.1}", stage.name(), stages.of(stage).as_secs_f64() * 1e3 / stages.steps() as f64);
         let times = || Stage::ALL.map(each).join(", ");
-        (stages.steps() > 0).then(|| format!("exchange: ms a step of rank {}, side by side: {}", self.ranks.rank(), times()))
+        let by = self.lanes.by();
+        (stages.steps() > 0).then(|| format!("exchange: ms a step of rank {}, side by side: {}; by {by}", self.ranks.rank(), times()))
     }
 
     /// Tokens of a step.

@@ -91,11 +91,11 @@ pub fn alone(args: &str) -> Command {
     c
 }
 
-/// A launcher by its family: Open MPI's over TCP, since nothing is shown about machines where ranks share memory; MPICH's by what it takes.
+/// A launcher by its family: Open MPI's over TCP and without shared memory, as between machines; MPICH's by what it takes.
 pub fn launcher(mpi: &Path, family: &str) -> Command {
     let mut c = shared_launcher(mpi, family);
     if family.starts_with("openmpi") {
-        c.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]);
+        c.args(["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]).env("TL_SHARED_WINDOW", "0");
     }
     c
 }

@@ -37,7 +37,7 @@ use self::core::Core;
 use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
-use super::{Backend, Buffer, Bytes, EnergyCounter, PendingRead, Repeat, Submitted, TunedAdapter, cpu, probes};
+use super::{Backend, Buffer, Bytes, EnergyCounter, FillsValues, PendingRead, Repeat, Submitted, TunedAdapter, cpu, large_copy, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -277,6 +277,18 @@ impl Backend for GpuBackend {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
         let buffer = self.core.upload(&bytes, self.core.memory.default_kind())?;
+        self.core.memory.note_value(&buffer);
+        Ok(Buffer::Gpu(buffer))
+    }
+    fn upload_filled(&self, len: usize, fill: FillsValues<'_>) -> TensorResult<Buffer> {
+        self.core.check()?;
+        let kind = self.core.memory.default_kind();
+        if len * size_of::<f32>() < DEFERRED_UPLOAD_MAX_BYTES || kind == memory::SHARED {
+            let mut values = vec![0f32; len];
+            large_copy::fill(&mut values, fill);
+            return self.upload(Bytes::of_vec(values));
+        }
+        let buffer = self.core.upload_filled(len, kind, fill)?;
         self.core.memory.note_value(&buffer);
         Ok(Buffer::Gpu(buffer))
     }

@@ -7,6 +7,7 @@ use super::memory::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::backends::large_copy;
 use crate::backends::lock::lock;
+use crate::backends::{FILLED_BLOCK, FillsValues};
 use crate::error::{TensorError, TensorResult};
 use crate::events;
 use std::ops::Range;
@@ -20,8 +21,13 @@ const UPLOAD_CHUNK: usize = 16 << 20;
 const UPLOAD_AHEAD: usize = 4;
 /// Bytes read at a time. With the error records behind them they fit into staging memory of 32 MiB, of which there are two.
 pub(super) const READ_CHUNK: usize = (32 << 20) - 4096;
-/// Staging memory of downloads kept for the next ones.
+/// Bytes that are submitted as soon as they are written: the copy runs while the host goes on.
+const SUBMITTED_UPLOAD: usize = UPLOAD_CHUNK / 2;
+/// Staging memory of downloads kept for the next ones: so many buffers, and more as long as they have no more bytes than this.
 const MAX_SPARE_STAGING: usize = 4;
+const SPARE_STAGING_BYTES: u64 = 256 << 20;
+/// Bytes of a block that is filled.
+const FILLED_BYTES: usize = FILLED_BLOCK * size_of::<f32>();
 
 /// Staging memory of downloads: two buffers that take turns, so that the copy of one chunk runs while the host reads the one before.
 pub(super) type Staging = [Option<wgpu::Buffer>; 2];
@@ -122,7 +128,7 @@ impl Core {
                 last[..chunk.len() - whole].copy_from_slice(&chunk[whole..]);
                 self.stage(&buffer.0.raw(), at + whole as u64, &last);
             }
-            if bytes.len() >= UPLOAD_CHUNK {
+            if bytes.len() >= SUBMITTED_UPLOAD {
                 marks.push_back(self.queue.send(None));
                 if marks.len() > UPLOAD_AHEAD {
                     self.queue.wait_for(marks.pop_front())?;
@@ -130,6 +136,52 @@ impl Core {
             }
         }
         self.check()
+    }
+
+    /// A buffer of values that `fill` writes into memory which the device copies from.
+    pub fn upload_filled(self: &Arc<Core>, len: usize, kind: u8, fill: FillsValues<'_>) -> TensorResult<GpuBuffer> {
+        let buffer = self.lease(len * size_of::<f32>(), kind, 0)?;
+        let mut marks = std::collections::VecDeque::new();
+        for at in (0..len).step_by(UPLOAD_CHUNK / size_of::<f32>()) {
+            self.stage_filled(&buffer.0.raw(), at..len.min(at + UPLOAD_CHUNK / size_of::<f32>()), fill)?;
+            marks.push_back(self.queue.send(None));
+            if marks.len() > UPLOAD_AHEAD {
+                self.queue.wait_for(marks.pop_front())?;
+            }
+        }
+        self.transfers.uploads.fetch_add(1, Relaxed);
+        self.transfers.uploaded(len * size_of::<f32>());
+        self.check()?;
+        Ok(buffer)
+    }
+
+    fn stage_filled(&self, raw: &wgpu::Buffer, values: Range<usize>, fill: FillsValues<'_>) -> TensorResult<()> {
+        let at = values.start * size_of::<f32>();
+        let size = wgpu::BufferSize::new((values.len() * size_of::<f32>()) as u64);
+        let view = size.and_then(|size| self.driver.queue.write_buffer_with(raw, at as u64, size));
+        let Some(mut view) = view else {
+            self.check()?;
+            return Err(TensorError::Internal(format!("no staging memory for {} values", values.len())));
+        };
+        // Block by block in the cache: the memory may be slow to read, and is written once.
+        let write = |at: usize, mut to: wgpu::WriteOnly<'_, [u8]>| {
+            let mut block = [0f32; FILLED_BLOCK];
+            let block = &mut block[..to.len() / size_of::<f32>()];
+            fill(at, block);
+            to.copy_from_slice(bytemuck::cast_slice(block));
+        };
+        let (blocks, rest) = view.slice(..).into_chunks::<FILLED_BYTES>();
+        let mut places = (values.start..values.end).step_by(FILLED_BLOCK);
+        let mut blocks: Vec<_> = blocks.into_iter().map(|block| places.next().map(|at| (at, block))).collect();
+        places.next().into_iter().zip([rest]).for_each(|(at, rest)| write(at, rest));
+        let each = large_copy::share(values.len(), size_of::<f32>()) / FILLED_BLOCK;
+        large_copy::on_threads(blocks.chunks_mut(each).collect(), |blocks| {
+            blocks.iter_mut().filter_map(Option::take).for_each(|(at, block)| write(at, block.into()));
+        });
+        drop(view);
+        self.transfers.staging_writes.fetch_add(1, Relaxed);
+        self.queue.pending.add_write();
+        Ok(())
     }
 
     fn stage(&self, raw: &wgpu::Buffer, at: u64, bytes: &[u8]) {
@@ -340,7 +392,7 @@ impl Core {
             target.unmap();
             let mut spare = lock(&spare);
             spare.push(target);
-            if spare.len() > MAX_SPARE_STAGING {
+            if spare.len() > MAX_SPARE_STAGING && spare.iter().map(wgpu::Buffer::size).sum::<u64>() > SPARE_STAGING_BYTES {
                 spare.remove(0);
             }
             drop(spare);

@@ -1,7 +1,7 @@
 //! Steps of lanes on several ranks, which are threads here: the same bits on any number of them, distributed states, and agreement about errors.
 
 use crate::common::{devices, noise_f32, selector};
-use crate::threads::run;
+use crate::threads::{run, run_by};
 use std::sync::{Arc, Mutex};
 use tensorlogic::backends::cpu::CpuBackend;
 use tensorlogic::distributed::{Exchanged, PendingExchange, Ranks, Transport, Vote, check_devices, sums};
@@ -98,8 +98,11 @@ fn ranks_and_distributed_states_change_no_bit() {
                 let skipped = f32::from_bits(skipped.1[0]) as u64;
                 assert!((1..STEPS).contains(&skipped), "{skipped} steps of {STEPS} overflowed: the test shows less than it says");
             }
-            for size in [1, 2, 4] {
-                for (rank, end) in run(size, |ranks| train(case, ranks, &device)).into_iter().enumerate() {
+            for (size, shared) in [(1, false), (2, false), (4, false), (2, true), (4, true)] {
+                if shared && (case.sharded || !cfg!(target_os = "linux")) {
+                    continue;
+                }
+                for (rank, end) in run_by(shared, size, |ranks| train(case, ranks, &device)).into_iter().enumerate() {
                     let (l, s, own) = end.unwrap_or_else(|e| panic!("{}: {e}", what(size)));
                     assert_eq!(l, losses, "{}", what(size));
                     for ((name, a), (_, b)) in s.iter().zip(&state) {
@@ -273,20 +276,22 @@ fn a_flipped_bit_is_told_with_its_rank_and_tensor() {
 fn what_one_rank_meets_all_answer() {
     let full = || TensorError::OutOfMemory { device: "a test".into(), asked: 1, in_use: 1, limit: None, help: "" };
     // No memory on one rank, once: both compute the step again in two parts.
-    let seen = Mutex::new(false);
-    let ends = run(2, |ranks| {
-        disturbed(&ranks, |_, n| match n == 1 && ranks.rank() == 1 && !std::mem::replace(&mut *seen.lock().unwrap(), true) {
-            true => Err(full()),
-            false => Ok(()),
-        })
-    });
-    assert!(ends.iter().all(|e| e.as_ref().is_ok_and(|parts| *parts == 2)), "{ends:?}");
-    // An error of one rank: it says what, the other that there was one.
-    let ends = run(2, |ranks| {
-        let end = disturbed(&ranks, |_, n| if n == 2 && ranks.rank() == 0 { Err(TensorError::Value("no".into())) } else { Ok(()) });
-        (end.unwrap_err().to_string(), ranks.is_told_elsewhere())
-    });
-    assert_eq!(ends, [("no".to_string(), false), ("rank 0 failed".to_string(), true)]);
+    for shared in [false, cfg!(target_os = "linux")] {
+        let seen = Mutex::new(false);
+        let ends = run_by(shared, 2, |ranks| {
+            disturbed(&ranks, |_, n| match n == 1 && ranks.rank() == 1 && !std::mem::replace(&mut *seen.lock().unwrap(), true) {
+                true => Err(full()),
+                false => Ok(()),
+            })
+        });
+        assert!(ends.iter().all(|e| e.as_ref().is_ok_and(|parts| *parts == 2)), "{ends:?}");
+        // An error of one rank: it says what, the other that there was one.
+        let ends = run_by(shared, 2, |ranks| {
+            let end = disturbed(&ranks, |_, n| if n == 2 && ranks.rank() == 0 { Err(TensorError::Value("no".into())) } else { Ok(()) });
+            (end.unwrap_err().to_string(), ranks.is_told_elsewhere())
+        });
+        assert_eq!(ends, [("no".to_string(), false), ("rank 0 failed".to_string(), true)]);
+    }
     // The most severe vote is everybody's.
     let votes = run(4, |ranks| ranks.agree([Vote::GoOn, Vote::Interrupt, Vote::Again, Vote::Stop][ranks.rank()]).unwrap());
     assert_eq!(votes, [Vote::Interrupt; 4]);
@@ -389,9 +394,10 @@ fn pieces_of_gradients_and_exchanges_change_no_bit() {
         let expected = large(&Ranks::alone(), &device, false, usize::MAX).unwrap();
         assert!(expected.iter().any(|(name, bits)| name.starts_with("state0.") && bits.iter().any(|b| *b != 0)), "nothing was learnt");
         let cases = [(2, false, usize::MAX), (2, true, 300_000), (4, false, 100_000), (4, true, usize::MAX)];
-        for (size, sharded, most) in cases {
-            for end in run(size, |ranks| large(&ranks, &device, sharded, most)) {
-                assert!(end.unwrap() == expected, "{size} ranks, sharded {sharded}, at most {most} on {}", device.name());
+        for ((size, sharded, most), shared) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+            for end in run_by(shared, size, |ranks| large(&ranks, &device, sharded, most)) {
+                let what = if shared { "shared memory" } else { "messages" };
+                assert!(end.unwrap() == expected, "{size} ranks by {what}, sharded {sharded}, at most {most} on {}", device.name());
             }
         }
     }
@@ -411,6 +417,35 @@ fn sums_of_all_ranks_follow_the_tree_however_they_are_exchanged() {
         });
         assert!(ends.into_iter().all(|own| own.unwrap() == expected), "{size} ranks, {len} values");
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn shared_memory_sums_as_messages_do_and_is_nowhere_named() {
+    // More values than fit at a time, so often that each place is used again.
+    for (size, len, rounds) in [(2, 3, 20), (4, 5000, 3), (4, 300_000, 3), (8, 8192, 20), (2, 9_000_000, 2)] {
+        let values = |rank: usize, round: usize| noise_f32(len, (rank + round * 8) as u64, 1e3);
+        let expected: Vec<_> = (0..rounds)
+            .map(|round| {
+                let mut tree = sums::Tree::default();
+                (0..size).for_each(|rank| tree.push(values(rank, round)));
+                tree.finish().unwrap()
+            })
+            .collect();
+        let ends = run_by(true, size, |ranks| {
+            let window = ranks.window().unwrap().expect("threads share memory");
+            for (round, expected) in expected.iter().enumerate() {
+                let mut own = values(ranks.rank(), round);
+                window.reduce_all(&mut own);
+                assert!(own == *expected, "rank {} of {size}, {len} values, round {round}", ranks.rank());
+            }
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().filter(|l| l.contains("tl-ranks-")).map(String::from).collect::<Vec<_>>()
+        });
+        assert!(ends.iter().all(|maps| !maps.is_empty() && maps.iter().all(|l| l.ends_with("(deleted)"))), "{ends:?}");
+    }
+    // One that does not want it leaves it out for all.
+    assert!(run_by(false, 2, |ranks| ranks.window().unwrap().is_none()).into_iter().all(|none| none));
 }
 
 /// What happened in a step, in order: the evaluations of the device before each exchange began and before its end was awaited.

@@ -1,6 +1,7 @@
-//! Downloads in several parts, which take turns in two staging buffers.
+//! Downloads in several parts, which take turns in two staging buffers, and uploads that are written into staging memory.
 
 use super::*;
+use crate::backends::FILLED_BLOCK;
 
 /// Bytes that differ from part to part.
 fn bytes(n: usize) -> Vec<u8> {
@@ -45,6 +46,25 @@ fn parts_make_up_the_whole_at_every_border() {
     for _ in 0..200 {
         let start = draw(all.len());
         check(start, 1 + draw(all.len() - start), 1 + draw(9000));
+    }
+}
+
+#[test]
+fn values_are_filled_into_staging_memory_at_their_places() {
+    let Some(m) = backend() else { return };
+    const CHUNK: usize = (16 << 20) / 4;
+    for len in [1, FILLED_BLOCK - 1, FILLED_BLOCK, 5 * FILLED_BLOCK + 3, CHUNK - FILLED_BLOCK, CHUNK + 2 * FILLED_BLOCK + 1] {
+        let buffer = Buffer::Gpu(
+            m.core
+                .upload_filled(len, memory::PRIVATE, &|at, out| {
+                    assert!(at % FILLED_BLOCK == 0 && out.len() <= FILLED_BLOCK);
+                    out.iter_mut().enumerate().for_each(|(n, v)| *v = (at + n) as f32);
+                })
+                .unwrap(),
+        );
+        let mut got = vec![0f32; len];
+        m.read(&buffer, 0, bytemuck::cast_slice_mut(&mut got)).unwrap();
+        assert!(got.iter().enumerate().all(|(n, v)| *v == n as f32), "{len} values");
     }
 }
 
