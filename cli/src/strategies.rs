@@ -124,10 +124,10 @@ struct Difference {
 fn differences(runs: &[Vec<Run>]) -> Vec<Difference> {
     let right = &runs[0][0].tokens;
     let of = |(strategy, runs): (PipelineStrategy, &Vec<Run>)| {
-        let place = |r: &Run| Some((r.tokens.iter().zip(right).position(|(a, b)| a != b)?, r));
-        let places: Vec<(usize, &Run)> = runs.iter().filter_map(place).collect();
-        let (place, run) = *places.first()?;
-        Some(Difference { strategy, runs: places.len(), place, token: run.tokens[place] })
+        let place = |r: &Run| r.tokens.iter().zip(right).position(|(a, b)| a != b);
+        let first = runs.iter().find(|r| place(r).is_some())?;
+        let (runs, place) = (runs.iter().filter_map(place).count(), place(first)?);
+        Some(Difference { strategy, runs, place, token: first.tokens[place] })
     };
     PipelineStrategy::ALL.into_iter().zip(runs).filter_map(of).collect()
 }
