@@ -38,17 +38,20 @@ pub struct Dispatched {
 }
 
 /// Bytes of a dispatch's memory at most.
-pub const MAX_BYTES: usize = 84 << 10;
+pub const MAX_BYTES: usize = 64 << 10;
+/// What a source has that not every form of its op has.
+const FORMS: [&str; 5] = ["simdgroup_multiply_accumulate", "thread_elements", "simd_sum(", "half4", "threadgroup_barrier"];
 
 impl Dispatched {
     fn bytes(&self) -> usize {
         self.bindings.iter().flat_map(|b| [&b.before, &b.after]).flatten().map(Vec::len).sum()
     }
 
-    /// The op and the dtypes of its memory.
+    /// The op, the dtypes of its memory, and what of Metal's language tells forms of one op apart.
     fn kind(&self) -> String {
-        let dtypes: Vec<&str> = self.bindings.iter().filter(|b| b.role != "scratch").map(|b| b.dtype).collect();
-        format!("{} {}", self.op, dtypes.join(" "))
+        let dtypes = self.bindings.iter().filter(|b| b.role != "scratch").map(|b| b.dtype);
+        let forms = FORMS.into_iter().filter(|form| self.source.contains(form));
+        [self.op].into_iter().chain(dtypes).chain(forms).collect::<Vec<&str>>().join(" ")
     }
 
     /// Puts the bindings that are only read first, as a plan's loads come before its stores.

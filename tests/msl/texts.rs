@@ -121,7 +121,7 @@ fn the_workflow_compiles_them_as_the_backend_does() {
     assert!(workflow.contains("xtask kernels --msl msl"));
     for (folder, (major, minor), system) in [(APPLE, LANGUAGE_VERSION, "macos-"), (APPLE4, TENSOR_LANGUAGE_VERSION, "")] {
         for (arithmetic, flag) in [("fast", "-ffast-math"), ("relaxed", "-fno-fast-math")] {
-            let line = format!("compile msl/{folder}/{arithmetic} {system}metal{major}.{minor} {flag}");
+            let line = format!("compile msl/{folder}/{arithmetic} {system}metal{major}.{minor} {flag} || refused=1");
             assert!(workflow.lines().any(|l| l.trim() == line), "no line {line:?}");
         }
     }

@@ -441,6 +441,9 @@ pub fn self_test(
     device.set_adaptive(false);
     let (rows, not_done) = (vec![], vec![]);
     let mut run = Run { device: device.clone(), options: *options, rows, not_done, left: REOPENED, progress };
+    // First, so that a driver that compiles slowly does not leave them out.
+    #[cfg(feature = "metal")]
+    run.replay(options.until);
     for case in cases() {
         if options.until.is_some_and(|until| Instant::now() >= until) {
             run.not_done.extend(case.name.starts_with(options.only).then_some(case.name));
@@ -448,8 +451,6 @@ pub fn self_test(
         }
         run.row(&case.name, |device| Some(run_case(&case, device, reference)));
     }
-    #[cfg(feature = "metal")]
-    run.replay(options.until);
     for litmus in &LITMUS {
         run.row(&litmus_name(litmus), |device| Some(run_litmus(litmus, device, options.until, reference)));
     }
