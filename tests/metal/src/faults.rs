@@ -22,6 +22,10 @@ pub struct Faults {
     pub old_system: AtomicBool,
     /// Barriers from now on until one is passed over; negative for never.
     pub skip_barrier: AtomicI64,
+    /// Whether it is found out of each barrier if leaving out that one would be found, see `barriers.rs`.
+    pub judge_barriers: AtomicBool,
+    /// Whether a barrier stands before every dispatch.
+    pub extra_barriers: AtomicBool,
     /// Whether kernels with barriers run in three orders of threads when they first run.
     pub three_orders: AtomicBool,
     /// Whether updates of fences are passed over.
@@ -40,6 +44,8 @@ pub static FAULTS: Faults = Faults {
     no_device: AtomicBool::new(false),
     old_system: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
+    judge_barriers: AtomicBool::new(false),
+    extra_barriers: AtomicBool::new(false),
     three_orders: AtomicBool::new(false),
     skip_fences: AtomicBool::new(false),
     hold: Mutex::new(()),

@@ -739,7 +739,12 @@ define_class!(
             let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
             let (groups, threads) = (size(groups), size(threads));
             let d = Dispatch { of, groups, threads, binds: e.binds.borrow().clone() };
-            e.pass.borrow_mut().as_mut().expect("after endEncoding").acts.push(Act::Dispatch(d));
+            let mut pass = e.pass.borrow_mut();
+            let acts = &mut pass.as_mut().expect("after endEncoding").acts;
+            if FAULTS.extra_barriers.load(SeqCst) && matches!(acts.last(), Some(Act::Dispatch(_))) {
+                acts.push(Act::Barrier);
+            }
+            acts.push(Act::Dispatch(d));
         }
     }
 );
