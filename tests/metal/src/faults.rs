@@ -10,6 +10,8 @@ pub struct Faults {
     pub fail_code: AtomicI64,
     /// Milliseconds between the signals of a command buffer and its handlers; where it is not 0, one that failed signals too.
     pub late_handlers: AtomicU64,
+    /// Whether command buffers tell that they are done before they run; what fails then is in [`UNTOLD`].
+    pub early_handlers: AtomicBool,
     /// Which encoder of it fails.
     pub fail_encoder: AtomicUsize,
     /// Whether new buffers and heaps are refused.
@@ -38,6 +40,7 @@ pub static FAULTS: Faults = Faults {
     fail_after: AtomicI64::new(-1),
     fail_code: AtomicI64::new(2),
     late_handlers: AtomicU64::new(0),
+    early_handlers: AtomicBool::new(false),
     fail_encoder: AtomicUsize::new(0),
     refuse_memory: AtomicBool::new(false),
     refuse_heaps: AtomicBool::new(false),
@@ -50,6 +53,9 @@ pub static FAULTS: Faults = Faults {
     skip_fences: AtomicBool::new(false),
     hold: Mutex::new(()),
 };
+
+/// What went wrong with command buffers that had told before that they were done.
+pub static UNTOLD: Mutex<Vec<String>> = Mutex::new(vec![]);
 
 /// What was done, by all devices of the process.
 pub struct Counts {
