@@ -233,14 +233,15 @@ fn check_repeats(r: &Reference, device: &Device) -> TensorResult<()> {
     Ok(())
 }
 
-/// Runs a check for every model, or for those whose name starts with one of `names`.
-fn check(device: &Device, names: &[&str], run: fn(&Reference, &Device) -> TensorResult<()>) {
+/// Runs a check for every model, or for those whose name starts with one of `names`; gives how many these are.
+fn check(device: &Device, names: &[&str], run: fn(&Reference, &Device) -> TensorResult<()>) -> usize {
     let chosen: Vec<Reference> =
         references().into_iter().filter(|r| names.is_empty() || names.iter().any(|n| r.id.starts_with(n))).collect();
     assert!(!chosen.is_empty(), "no model of {names:?}");
     for r in &chosen {
         run(r, device).unwrap_or_else(|e| panic!("{}: {e}", r.id));
     }
+    chosen.len()
 }
 
 #[test]
@@ -274,11 +275,12 @@ fn the_gpu_agrees() {
     // TL_MODELS=all: every model there is.
     let some = if std::env::var("TL_MODELS").is_ok_and(|v| v == "all") { &[] } else { &few[..] };
     on_gpu(|gpu| {
-        check(gpu, some, check_logits);
+        let count = check(gpu, some, check_logits);
         check(gpu, some, check_greedy);
         check(gpu, &few[1..3], check_steps);
         check(gpu, &few[..2], check_turns);
         check(gpu, some, check_repeats);
+        println!("{count} of {count} models are right on {}", gpu.name());
     });
 }
 

@@ -10,6 +10,8 @@ pub struct Faults {
     pub fail_code: AtomicI64,
     /// Milliseconds between the signals of a command buffer and its handlers; where it is not 0, one that failed signals too.
     pub late_handlers: AtomicU64,
+    /// Whether command buffers tell that they are done before they run; what fails then is in [`UNTOLD`].
+    pub early_handlers: AtomicBool,
     /// Which encoder of it fails.
     pub fail_encoder: AtomicUsize,
     /// Whether new buffers and heaps are refused.
@@ -22,6 +24,10 @@ pub struct Faults {
     pub old_system: AtomicBool,
     /// Barriers from now on until one is passed over; negative for never.
     pub skip_barrier: AtomicI64,
+    /// Whether it is found out of each barrier if leaving out that one would be found, see `barriers.rs`.
+    pub judge_barriers: AtomicBool,
+    /// Whether a barrier stands before every dispatch.
+    pub extra_barriers: AtomicBool,
     /// Whether kernels with barriers run in three orders of threads when they first run.
     pub three_orders: AtomicBool,
     /// Whether updates of fences are passed over.
@@ -34,16 +40,22 @@ pub static FAULTS: Faults = Faults {
     fail_after: AtomicI64::new(-1),
     fail_code: AtomicI64::new(2),
     late_handlers: AtomicU64::new(0),
+    early_handlers: AtomicBool::new(false),
     fail_encoder: AtomicUsize::new(0),
     refuse_memory: AtomicBool::new(false),
     refuse_heaps: AtomicBool::new(false),
     no_device: AtomicBool::new(false),
     old_system: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
+    judge_barriers: AtomicBool::new(false),
+    extra_barriers: AtomicBool::new(false),
     three_orders: AtomicBool::new(false),
     skip_fences: AtomicBool::new(false),
     hold: Mutex::new(()),
 };
+
+/// What went wrong with command buffers that had told before that they were done.
+pub static UNTOLD: Mutex<Vec<String>> = Mutex::new(vec![]);
 
 /// What was done, by all devices of the process.
 pub struct Counts {

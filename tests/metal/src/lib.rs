@@ -2,6 +2,7 @@
 //!
 //! The library is built over it by `--cfg tensorlogic_fake_metal`, see `run.sh`; the code that runs is the code of macOS.
 
+pub mod barriers;
 #[path = "../../msl/clang.rs"]
 mod clang;
 mod errors;

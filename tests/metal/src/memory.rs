@@ -27,7 +27,7 @@ pub const PAGE: usize = 4096;
 /// Where buffers of a heap begin.
 const HEAP_ALIGN: usize = 256;
 /// What memory has that nobody wrote, so that it shows.
-const FILL: u8 = 0xA7;
+pub const FILL: u8 = 0xA7;
 
 /// Memory of the process, which is freed with this.
 struct Pages {

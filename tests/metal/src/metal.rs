@@ -6,8 +6,8 @@
 #![allow(non_snake_case)]
 use crate::errors::{give, ns_error};
 use crate::events::{FakeEvent, FakeFence};
-use crate::faults::is_due;
 pub use crate::faults::{COUNTS, FAULTS};
+use crate::faults::{UNTOLD, is_due};
 use crate::memory::{self, ALLOCATED, FakeBuffer, bind};
 use crate::objc;
 use crate::residency::{FakeSet, is_resident};
@@ -356,40 +356,20 @@ fn serve(todo: Receiver<Committed>) {
     let mut history = History::default();
     for Committed(commands) in todo {
         autoreleasepool(|_| {
-            drop(FAULTS.hold.lock());
-            let c = commands.ivars();
-            let passes = std::mem::take(&mut *c.passes.lock().unwrap());
-            let start = c.begun.elapsed().as_secs_f64();
-            let failed = is_due(&FAULTS.fail_after);
-            let code = FAULTS.fail_code.load(SeqCst) as isize;
-            let (mut result, mut states, late) = (Ok(()), vec![], FAULTS.late_handlers.load(SeqCst));
-            for pass in &passes {
-                match pass {
-                    Part::Pass(p) => {
-                        let was_right = result.is_ok();
-                        let now = failed && states.len() == FAULTS.fail_encoder.load(SeqCst);
-                        result = result
-                            .and_then(|()| if now { Err((code, "as asked".to_string())) } else { history.run(p).map_err(|e| (1, e)) });
-                        let state = match (was_right, &result) {
-                            (false, _) => MTLCommandEncoderErrorState::Pending,
-                            (_, Ok(())) => MTLCommandEncoderErrorState::Completed,
-                            (_, Err(_)) => MTLCommandEncoderErrorState::Faulted,
-                        };
-                        states.push(EncoderInfo { label: p.label.clone(), state });
-                    }
-                    Part::Signal(event, value) if result.is_ok() || late > 0 => event.ivars().store(*value, SeqCst),
-                    Part::Signal(..) => {}
-                }
+            let (c, early) = (commands.ivars(), FAULTS.early_handlers.load(SeqCst));
+            if early {
+                c.passes.lock().unwrap().iter().for_each(Part::signal);
+                commands.end_with(Ok(()));
             }
+            drop(FAULTS.hold.lock());
+            let start = c.begun.elapsed().as_secs_f64();
+            let (result, late) = (c.run(&mut history), FAULTS.late_handlers.load(SeqCst));
             std::thread::sleep(std::time::Duration::from_millis(late));
             // SAFETY: set before the status says so.
             *c.times.lock().unwrap() = [start, c.begun.elapsed().as_secs_f64()];
-            let status = if result.is_ok() { MTLCommandBufferStatus::Completed } else { MTLCommandBufferStatus::Error };
-            *c.states.lock().unwrap() = states;
-            *c.status.lock().unwrap() = (status, result.err());
-            let this = ProtocolObject::<dyn MTLCommandBuffer>::from_ref(&*commands);
-            for h in std::mem::take(&mut *c.handlers.borrow_mut()) {
-                h.call((NonNull::from(this),));
+            match early {
+                true => UNTOLD.lock().unwrap().extend(result.err().map(|(_, why)| why)),
+                false => commands.end_with(result),
             }
             c.kept.borrow_mut().clear();
             c.done.notify_all();
@@ -465,6 +445,15 @@ pub enum Part {
     Pass(Pass),
     Signal(Retained<FakeEvent>, u64),
 }
+impl Part {
+    fn signal(&self) {
+        if let Part::Signal(event, value) = self {
+            event.ivars().store(*value, SeqCst);
+        }
+    }
+}
+/// A code and what it means.
+type Failure = (isize, String);
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 pub struct Commands {
     queue: Sender<Committed>,
@@ -476,7 +465,7 @@ pub struct Commands {
     kept: RefCell<Vec<Retained<AnyObject>>>,
     passes: Mutex<Vec<Part>>,
     handlers: RefCell<Vec<Handler>>,
-    status: Mutex<(MTLCommandBufferStatus, Option<(isize, String)>)>,
+    status: Mutex<(MTLCommandBufferStatus, Option<Failure>)>,
     done: Condvar,
     begun: Instant,
     times: Mutex<[f64; 2]>,
@@ -561,6 +550,31 @@ define_class!(
     }
 );
 impl Commands {
+    /// Runs what it holds.
+    fn run(&self, history: &mut History) -> Result<(), Failure> {
+        let passes = std::mem::take(&mut *self.passes.lock().unwrap());
+        let (failed, code) = (is_due(&FAULTS.fail_after), FAULTS.fail_code.load(SeqCst) as isize);
+        let (mut result, mut states, late) = (Ok(()), vec![], FAULTS.late_handlers.load(SeqCst));
+        for part in &passes {
+            let Part::Pass(p) = part else {
+                if result.is_ok() || late > 0 {
+                    part.signal();
+                }
+                continue;
+            };
+            let was_right = result.is_ok();
+            let now = failed && states.len() == FAULTS.fail_encoder.load(SeqCst);
+            result = result.and_then(|()| if now { Err((code, "as asked".to_string())) } else { history.run(p).map_err(|e| (1, e)) });
+            let state = match (was_right, &result) {
+                (false, _) => MTLCommandEncoderErrorState::Pending,
+                (_, Ok(())) => MTLCommandEncoderErrorState::Completed,
+                (_, Err(_)) => MTLCommandEncoderErrorState::Faulted,
+            };
+            states.push(EncoderInfo { label: p.label.clone(), state });
+        }
+        *self.states.lock().unwrap() = states;
+        result
+    }
     fn error(&self) -> Option<Retained<NSError>> {
         let status = self.status.lock().unwrap();
         let (code, why) = status.1.as_ref()?;
@@ -599,6 +613,16 @@ impl FakeCommands {
         // SAFETY: `init` of NSObject.
         let this: Retained<FakeCommands> = unsafe { msg_send![super(this), init] };
         ProtocolObject::from_retained(this)
+    }
+    /// Tells how it ended, also its handlers.
+    fn end_with(&self, result: Result<(), Failure>) {
+        let c = self.ivars();
+        let status = if result.is_ok() { MTLCommandBufferStatus::Completed } else { MTLCommandBufferStatus::Error };
+        *c.status.lock().unwrap() = (status, result.err());
+        let this = ProtocolObject::<dyn MTLCommandBuffer>::from_ref(self);
+        for h in std::mem::take(&mut *c.handlers.borrow_mut()) {
+            h.call((NonNull::from(this),));
+        }
     }
     fn end(&self, pass: Pass) {
         self.ivars().passes.lock().unwrap().push(Part::Pass(pass));
@@ -739,7 +763,12 @@ define_class!(
             let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
             let (groups, threads) = (size(groups), size(threads));
             let d = Dispatch { of, groups, threads, binds: e.binds.borrow().clone() };
-            e.pass.borrow_mut().as_mut().expect("after endEncoding").acts.push(Act::Dispatch(d));
+            let mut pass = e.pass.borrow_mut();
+            let acts = &mut pass.as_mut().expect("after endEncoding").acts;
+            if FAULTS.extra_barriers.load(SeqCst) && matches!(acts.last(), Some(Act::Dispatch(_))) {
+                acts.push(Act::Barrier);
+            }
+            acts.push(Act::Dispatch(d));
         }
     }
 );

@@ -1,6 +1,7 @@
 //! Runs what command buffers hold, and finds what a real GPU leaves undefined: encoders that use the same memory without a fence between, and dispatches
 //! of a concurrent encoder whose results depend on their order because a barrier is missing.
 
+use crate::barriers::run_judged;
 use crate::kernel::{self, Orders};
 use crate::metal::{COUNTS, FAULTS};
 use crate::source::Parameter;
@@ -52,16 +53,16 @@ pub struct Pass {
 
 /// Memory that something uses.
 #[derive(Clone)]
-struct Use {
-    by: String,
-    pass: u64,
-    written: bool,
-    start: usize,
-    end: usize,
+pub struct Use {
+    pub by: String,
+    pub pass: u64,
+    pub written: bool,
+    pub start: usize,
+    pub end: usize,
 }
 
 impl Use {
-    fn meets(&self, other: &Use) -> bool {
+    pub fn meets(&self, other: &Use) -> bool {
         (self.written || other.written) && self.start < other.end && other.start < self.end
     }
 }
@@ -112,7 +113,7 @@ impl Dispatch {
         due
     }
 
-    fn run(&self, uses: &[(usize, Use)]) -> Result<(), String> {
+    pub fn run(&self, uses: &[(usize, Use)]) -> Result<(), String> {
         let Some(kernel) = self.of.kernel()? else { return Ok(()) };
         let unbound = kernel::Memory { at: 16 as *mut u8, bytes: 0, written: false, ordered: false, restored: false };
         let mut table = vec![unbound; uses.iter().map(|u| u.0 + 1).max().unwrap_or(0)];
@@ -121,7 +122,8 @@ impl Dispatch {
         let swaps = self.of.contains("atomic_compare_exchange");
         const OTHERS: [&str; 4] = ["scratch", "scratch4_", "e", "e_"];
         let results = |index| {
-            let is_other = |p: &Parameter| matches!(p, Parameter::Buffer { index: n, name, .. } if *n == index && OTHERS.contains(&name.as_str()));
+            let is_other =
+                |p: &Parameter| matches!(p, Parameter::Buffer { index: n, name, .. } if *n == index && OTHERS.contains(&name.as_str()));
             !swaps && !kernel.parameters.iter().any(is_other)
         };
         for (index, u) in uses {
@@ -134,14 +136,17 @@ impl Dispatch {
     }
 }
 
+/// Dispatches that no barrier parts, and the memory that each has at its indices.
+pub type Group<'p> = Vec<(&'p Dispatch, Vec<(usize, Use)>)>;
+
 /// Bytes of memory that a dispatch writes.
-fn bytes(u: &Use) -> &'static mut [u8] {
+pub fn bytes(u: &Use) -> &'static mut [u8] {
     // SAFETY: the buffers of a dispatch are alive while it runs, and only the thread of its queue uses them.
     unsafe { std::slice::from_raw_parts_mut(u.start as *mut u8, u.end - u.start) }
 }
 
 /// Runs dispatches that no barrier parts.
-fn run_together(all: &[(&Dispatch, Vec<(usize, Use)>)]) -> Result<(), String> {
+pub fn run_together(all: &Group<'_>) -> Result<(), String> {
     let meeting = all.iter().enumerate().find_map(|(n, (a, own))| {
         let meets = |other: &Vec<(usize, Use)>| own.iter().any(|(_, u)| other.iter().any(|(_, v)| u.meets(v)));
         all[..n].iter().find(|(_, other)| meets(other)).map(|(b, _)| (a.of.name.clone(), b.of.name.clone()))
@@ -174,7 +179,7 @@ impl History {
         result
     }
 
-    fn run_acts(&mut self, pass: &Pass, number: u64) -> Result<(), String> {
+    fn run_acts<'p>(&mut self, pass: &'p Pass, number: u64) -> Result<(), String> {
         for c in &pass.copies {
             let uses = [(&c.from, false), (&c.to, true)].map(|(bind, written)| {
                 let (start, end) = memory(bind, "the buffer of a copy")?;
@@ -186,10 +191,17 @@ impl History {
             self.note(&[from.clone(), to.clone()])?;
             bytes(&to).copy_from_slice(bytes(&from));
         }
-        let mut together: Vec<(&Dispatch, Vec<(usize, Use)>)> = vec![];
+        let (mut together, mut groups) = (Group::new(), FAULTS.judge_barriers.load(SeqCst).then(Vec::new));
+        let mut run = |group: Group<'p>| match &mut groups {
+            Some(groups) => {
+                groups.push(group);
+                Ok(())
+            }
+            None => run_together(&group),
+        };
         for act in &pass.acts {
             match act {
-                Act::Barrier => run_together(&std::mem::take(&mut together))?,
+                Act::Barrier => run(std::mem::take(&mut together))?,
                 Act::Dispatch(d) => {
                     let uses = d.uses(number)?;
                     self.note(&uses.iter().map(|u| u.1.clone()).collect::<Vec<_>>())?;
@@ -200,7 +212,8 @@ impl History {
                 }
             }
         }
-        run_together(&together)
+        run(together)?;
+        groups.map_or(Ok(()), |groups| run_judged(&groups))
     }
 
     /// Notes uses, none of which may meet one of an encoder that was not waited for.

@@ -1,4 +1,5 @@
-//! Decode on the Metal backend: the CPU's tokens, one command buffer a token, barriers only where steps meet, no allocation once it runs.
+//! Decode on the Metal backend: the CPU's tokens, one command buffer a token, barriers only where steps meet and are needed, no allocation once it
+//! runs.
 
 #[path = "../../common/mod.rs"]
 mod common;
@@ -8,6 +9,8 @@ use fake_metal::metal::COUNTS;
 use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::Device;
 use tensorlogic::models::{Sampler, Session};
+
+fake_metal::judge_until_exit!();
 
 /// Command buffers, dispatches, barriers and buffers so far.
 fn counts() -> [u64; 4] {

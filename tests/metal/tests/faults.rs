@@ -1,6 +1,7 @@
 //! Faults that are planted are found: barriers and fences left out, wrong texts, command buffers that fail, memory that is
 //! refused, no device.
 
+use fake_metal::barriers::judged;
 use fake_metal::metal::{COUNTS, FAULTS};
 use fake_metal::texts;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -15,6 +16,8 @@ fn alone() -> MutexGuard<'static, ()> {
     FAULTS.fail_after.store(-1, SeqCst);
     FAULTS.late_handlers.store(0, SeqCst);
     FAULTS.skip_barrier.store(-1, SeqCst);
+    FAULTS.extra_barriers.store(false, SeqCst);
+    FAULTS.judge_barriers.store(false, SeqCst);
     FAULTS.refuse_memory.store(false, SeqCst);
     FAULTS.no_device.store(false, SeqCst);
     FAULTS.skip_fences.store(false, SeqCst);
@@ -47,9 +50,10 @@ fn chain([a, b, c]: &[Tensor; 3]) -> TensorResult<Vec<f32>> {
 fn each_barrier_that_is_left_out_is_found() {
     let _alone = alone();
     let (d, before) = (device(), COUNTS.barriers.load(SeqCst));
-    let right = chain(&operands(&d).unwrap()).unwrap();
+    let (right, judged) = judged(|| chain(&operands(&d).unwrap()).unwrap());
     let barriers = COUNTS.barriers.load(SeqCst) - before;
     assert!(barriers >= 3, "{barriers} barriers between four dependent steps");
+    assert!(judged.passed == barriers && judged.needless.is_empty() && judged.parts.is_empty(), "{judged:?}");
     for n in 0..barriers {
         let d = device();
         let operands = operands(&d).unwrap();
@@ -61,6 +65,31 @@ fn each_barrier_that_is_left_out_is_found() {
     }
     let d = device();
     assert_eq!(chain(&operands(&d).unwrap()).unwrap(), right);
+}
+
+/// What is judged without need is so: left out, it changes nothing. Between products whose results stand behind each other no barrier is planned, and
+/// between those whose rows stand in turn one is, since ranges are compared from the first to the last byte.
+#[test]
+fn barriers_without_need_are_told_from_others() {
+    let _alone = alone();
+    for (axis, planned) in [(0, 0), (1, 1)] {
+        let both = || {
+            let [a, b, _] = operands(&device()).unwrap();
+            let before = COUNTS.barriers.load(SeqCst);
+            let values = Tensor::cat(&[a.matmul(&b).unwrap(), a.matmul(&b.mul(2.0).unwrap()).unwrap()], axis).unwrap().to_vec().unwrap();
+            (values, COUNTS.barriers.load(SeqCst) - before)
+        };
+        let (right, barriers) = both();
+        assert_eq!(barriers, planned, "axis {axis}");
+        FAULTS.extra_barriers.store(true, SeqCst);
+        let (_, judged) = judged(both);
+        FAULTS.extra_barriers.store(false, SeqCst);
+        let found = [judged.passed, judged.parts.len() as u64, judged.needless.len() as u64];
+        assert_eq!(found, [1, planned, 1 - planned], "axis {axis}: {judged:?}");
+        FAULTS.skip_barrier.store(0, SeqCst);
+        assert_eq!(both().0, right, "axis {axis}, without the barrier");
+        FAULTS.skip_barrier.store(-1, SeqCst);
+    }
 }
 
 /// The chain on a device whose texts are changed from now on; `None` where its results are right all the same.

@@ -5,6 +5,7 @@
 mod common;
 
 use common::tiny_llama;
+use fake_metal::barriers::{judged, take_judged};
 use fake_metal::metal::{COUNTS, FAULTS};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
@@ -31,10 +32,14 @@ fn device() -> Device {
 }
 
 /// Does work on a device of its own once with each of its barriers left out; `run` calls its argument where the barriers begin that count, and gives
-/// values. Gives how many barriers there are, and those without which nothing is found.
+/// values. Gives how many barriers there are, and those without which nothing is found, as judging them says too.
 fn barriers(run: impl Fn(&Device, &dyn Fn()) -> TensorResult<Vec<f32>>) -> (u64, Vec<u64>) {
     let before = std::cell::Cell::new(0);
-    let right = run(&device(), &|| before.set(COUNTS.barriers.load(SeqCst))).unwrap();
+    let begin = || {
+        before.set(COUNTS.barriers.load(SeqCst));
+        drop(take_judged());
+    };
+    let (right, judged) = judged(|| run(&device(), &begin).unwrap());
     let count = COUNTS.barriers.load(SeqCst) - before.get();
     let is_unnoticed = |n: &u64| {
         let got = run(&device(), &|| FAULTS.skip_barrier.store(*n as i64, SeqCst));
@@ -48,7 +53,10 @@ fn barriers(run: impl Fn(&Device, &dyn Fn()) -> TensorResult<Vec<f32>>) -> (u64,
             Err(e) => panic!("without barrier {n}: {e}"),
         }
     };
-    (count, (0..count).filter(is_unnoticed).collect())
+    let unnoticed: Vec<u64> = (0..count).filter(is_unnoticed).collect();
+    let without_need = judged.needless.len() + judged.parts.len();
+    assert!(judged.passed == count && without_need == unnoticed.len(), "{unnoticed:?} of {count} are not found: {judged:?}");
+    (count, unnoticed)
 }
 
 #[test]

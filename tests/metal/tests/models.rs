@@ -1,6 +1,6 @@
-//! Models on the Metal backend: the library's own tests of small ones against transformers, by the files of the program `it`.
+//! Models on the Metal backend: the library's own tests of small ones against transformers, by the files of the program `it`. Each barrier is needed.
 
-use fake_metal as _;
+fake_metal::judge_until_exit!();
 
 #[path = "../../it/models/architectures.rs"]
 mod architectures;

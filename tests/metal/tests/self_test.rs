@@ -1,12 +1,13 @@
 //! The self-test of `tl doctor` on the Metal backend: every kind of kernel in its dtypes, and the work that shows missing barriers. A fault that is
 //! planted is in its report. The report goes through a bundle's file, and is shown as `tl doctor` does.
 
+use fake_metal::barriers::{self, Judged};
 use fake_metal::metal::{COUNTS, FAULTS};
 use fake_metal::texts;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::Device;
-use tensorlogic::measure::{SelfTestOptions, SelfTestReference, SelfTestReport, self_test};
+use tensorlogic::measure::{SelfTestOptions, SelfTestProgress, SelfTestReference, SelfTestReport, self_test};
 use tensorlogic::tuning::Tuning;
 
 #[path = "../../../cli/src/bundle.rs"]
@@ -36,13 +37,38 @@ fn shown(device: &Device, report: &SelfTestReport) -> (String, bool) {
     self_test_text::whole(&read).unwrap()
 }
 
+/// Of each barrier, leaving out it alone would be found. Only where two steps write parts of one result that lie in turn, or meet within 16 bytes,
+/// does the backend wait although it need not: it compares ranges from the first to the last byte.
+fn check_barriers(judged: Judged) {
+    let Judged { passed, different, mut parts, needless } = judged;
+    println!("{passed} barriers, {different} different ones; {} of these between parts of one result", parts.len());
+    assert_eq!(needless, Vec::<String>::new(), "barriers without which nothing would be found");
+    assert!(different >= 350, "{different} different barriers");
+    parts.iter_mut().for_each(|p| p.truncate(p.find(": ").unwrap()));
+    parts.sort();
+    let known = [
+        "copy cat, flip bf16",
+        "copy cat, flip f16",
+        "copy cat, flip f32",
+        "integers quantize [64,128], 4 bits",
+        "litmus barriers of tiles",
+    ];
+    assert_eq!(parts, known, "barriers between parts of one result");
+}
+
 #[test]
 fn the_self_test_passes_and_finds_a_wrong_text() {
     let mut reference = SelfTestReference::default();
     let metal = device();
     FAULTS.three_orders.store(true, SeqCst);
-    let report = self_test(&metal, &SelfTestOptions::default(), &mut reference, &mut |_| {});
+    let mut note = |p: SelfTestProgress<'_>| {
+        if let SelfTestProgress::Begins(name, _) = p {
+            barriers::during(name);
+        }
+    };
+    let (report, judged) = barriers::judged(|| self_test(&metal, &SelfTestOptions::default(), &mut reference, &mut note));
     FAULTS.three_orders.store(false, SeqCst);
+    check_barriers(judged);
     let (count, ordered) = (report.rows.len(), COUNTS.ordered_kernels.load(SeqCst));
     println!("{count} rows, {} kernels, {ordered} of them in three orders of threads, {:.0} s", report.kernels.0, report.seconds);
     assert!(ordered >= 100, "{ordered} kernels ran in three orders");

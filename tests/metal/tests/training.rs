@@ -1,4 +1,5 @@
-//! Training on the Metal backend: the loss and every gradient of a step, and the weights after two, as on the CPU, in memory of heaps.
+//! Training on the Metal backend: the loss and every gradient of a step, and the weights after two, as on the CPU, in memory of heaps. Each
+//! barrier is needed.
 
 use fake_metal::metal::COUNTS;
 use std::sync::Arc;
@@ -7,6 +8,8 @@ use tensorlogic::data::{DataLoader, LoaderOptions, Order, TokenFile, TokenWindow
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
 use tensorlogic::{DType, Device, Rng};
+
+fake_metal::judge_until_exit!();
 
 const CONFIG: GptConfig = GptConfig { vocab: 29, context: 16, layers: 2, heads: 2, width: 24, bias: false, dropout: 0.0 };
 
