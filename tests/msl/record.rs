@@ -37,8 +37,10 @@ pub struct Dispatched {
     pub bindings: Vec<Bound>,
 }
 
-/// Bytes of a dispatch's memory at most.
-pub const MAX_BYTES: usize = 64 << 10;
+/// Bytes of a dispatch's memory at most, where it multiplies on matrix units.
+pub const MAX_BYTES: usize = 100_000;
+/// The same of others.
+const MAX_PLAIN_BYTES: usize = 64 << 10;
 /// What a source has that not every form of its op has.
 const FORMS: [&str; 5] = ["simdgroup_multiply_accumulate", "thread_elements", "simd_sum(", "half4", "threadgroup_barrier"];
 
@@ -105,6 +107,7 @@ fn record() {
     let mut all = dispatched(&backend, &device);
     println!("{} dispatches", all.len());
     // The smallest of each kind.
+    all.retain(|(_, d)| d.bytes() <= MAX_PLAIN_BYTES || d.source.contains(FORMS[0]));
     all.sort_by_key(|(_, d)| d.bytes() + d.source.len());
     let mut kinds = BTreeMap::<String, usize>::new();
     let mut is_first = |d: &Dispatched| {
