@@ -18,6 +18,8 @@ if [ ! -d "$copy" ]; then
 fi
 # Warnings are errors, as elsewhere.
 TL_CLANG=${TL_CLANG:-$(../../scripts/clang.sh)}
+# A Vulkan driver, for the test of what stands in for a Metal that cannot be opened.
+../../scripts/lavapipe.sh
 export RUSTFLAGS="--cfg tensorlogic_fake_metal -Dwarnings ${RUSTFLAGS:-}" TL_CLANG
 # What the library's own tests run on, small cases too.
 export TL_TEST_DEVICE=metal TL_REQUIRE_GPU=1 TL_ADAPTIVE=0
