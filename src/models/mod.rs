@@ -193,6 +193,8 @@ pub struct ModelShape {
     pub architecture: &'static str,
     /// Blocks.
     pub layers: usize,
+    /// Heads of queries of the first layer with attention; 0 without one.
+    pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
     /// Size of a head.
@@ -226,7 +228,7 @@ pub struct ModelShape {
 /// use tensorlogic::{DType, Device};
 /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &Device::cpu())?, None)?;
 /// let shape = model.shape();
-/// assert_eq!((shape.architecture, shape.layers, shape.width, shape.vocab), ("gpt2", 6, 384, 65));
+/// assert_eq!((shape.architecture, shape.layers, shape.heads, shape.width, shape.vocab), ("gpt2", 6, 6, 384, 65));
 /// assert_eq!(shape.dtype, DType::F32); // of activations, on the CPU
 /// # Ok::<(), tensorlogic::TensorError>(())
 /// ```

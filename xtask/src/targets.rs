@@ -23,6 +23,11 @@ const TARGETS: [Target; 5] = [
     ("wasm32-unknown-unknown", &["tensorlogic"], "--cfg getrandom_backend=\"wasm_js\""),
 ];
 
+/// A build with the native Metal backend and without wgpu, which no other check has.
+const METAL_ALONE: [&str; 3] = ["--no-default-features", "--features", "metal"];
+/// The target for which it is checked.
+const METAL_ALONE_TARGET: &str = TARGETS[0].0;
+
 /// Plays the C compiler or archiver, if that is what this program was started as: type-checking links nothing, so an empty file
 /// serves as any object or library.
 pub fn stand_in() -> bool {
@@ -63,12 +68,17 @@ pub fn check(options: &Options) -> Result<bool, String> {
     for package in ["tensorlogic", "tensorlogic-cli"].into_iter().filter(|p| !options.library || *p == "tensorlogic") {
         let has: Vec<_> = targets.iter().copied().filter(|t| t.1.contains(&package)).collect();
         // In one run of Cargo they share the cores. Where it fails each is named by a run of its own.
-        let together = !has.is_empty() && cargo_check(&own, &has, package)?;
+        let together = !has.is_empty() && cargo_check(&own, &has, package, &[])?;
         for target in has {
-            let passed = together || cargo_check(&own, &[target], package)?;
+            let passed = together || cargo_check(&own, &[target], package, &[])?;
             println!("{}: {}: {package}", if passed { "type-checked" } else { "FAILED" }, target.0);
             failed |= !passed;
         }
+    }
+    for target in targets.iter().filter(|t| t.0 == METAL_ALONE_TARGET) {
+        let passed = cargo_check(&own, &[target], "tensorlogic", &METAL_ALONE)?;
+        println!("{}: {}: tensorlogic with Metal alone", if passed { "type-checked" } else { "FAILED" }, target.0);
+        failed |= !passed;
     }
     for (target, reason) in &missing {
         println!("not checked: {target}: {reason}");
@@ -112,11 +122,11 @@ fn install(target: &str) -> Result<(), String> {
     Err(format!("its standard library is not installed, and `rustup target add` cannot get it: {reason}"))
 }
 
-/// Runs `cargo check` of a package for some targets. `true` when it passes for all.
-fn cargo_check(own: &Path, targets: &[&Target], package: &str) -> Result<bool, String> {
+/// Runs `cargo check` of a package for some targets, with these features. `true` when it passes for all.
+fn cargo_check(own: &Path, targets: &[&Target], package: &str, features: &[&str]) -> Result<bool, String> {
     let mut cargo = Command::new("cargo");
     // The release profile, so that build scripts and macros are those of the builds before it.
-    cargo.args(["check", "--quiet", "--locked", "--release", "--package", package]).env(STAND_IN, "1");
+    cargo.args(["check", "--quiet", "--locked", "--release", "--package", package]).args(features).env(STAND_IN, "1");
     for (target, _, flags) in targets {
         let name = target.replace('-', "_");
         cargo.args(["--target", target]);

@@ -26,10 +26,9 @@ pub(super) fn model_cases(model: &dyn Model, small: bool) -> Vec<TuneCase> {
             all.push(product_of(group, [rows, n, k], [shape.dtype, dtype], [false, false], SEVERAL));
         }
     }
-    let heads = (shape.width / shape.head_dim.max(1)).max(shape.kv_heads);
-    // A model need not have attention.
-    for queries in [1, prompt].into_iter().filter(|_| shape.kv_heads > 0) {
-        all.push(attention([1, heads, shape.kv_heads, queries, KEYS.min(shape.context).max(queries), shape.head_dim], shape.dtype));
+    // A model need not have attention whose queries share whole heads of keys.
+    for queries in [1, prompt].into_iter().filter(|_| shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0) {
+        all.push(attention([1, shape.heads, shape.kv_heads, queries, KEYS.min(shape.context).max(queries), shape.head_dim], shape.dtype));
     }
     for rows in [1, prompt] {
         all.push(unary(TuningGroup::Rows, "rms_norm", [rows, shape.width], shape.dtype, |x| x.rms_norm(None, 1e-5)));

@@ -184,6 +184,7 @@ impl Decoder {
         let shape = ModelShape {
             architecture: d.architecture,
             layers: d.layers.len(),
+            heads: d.layers.iter().find_map(|l| l.mixer.attention()).map_or(0, |a| a.heads),
             kv_heads: d.kv_heads,
             head_dim: d.head_dim,
             width,

@@ -223,6 +223,7 @@ impl Encoder {
         let shape = ModelShape {
             architecture: d.architecture,
             layers: layers.len(),
+            heads: first.heads,
             kv_heads: first.kv_heads,
             head_dim,
             width,

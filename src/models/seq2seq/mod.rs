@@ -156,6 +156,7 @@ impl Seq2Seq {
         let shape = ModelShape {
             architecture: d.architecture,
             layers: d.layers.len(),
+            heads: first.heads,
             kv_heads: first.kv_heads,
             head_dim: first.head_dim,
             width: d.width,

@@ -76,7 +76,14 @@ impl Case {
     }
 
     fn load(&self, device: &Device) -> TensorResult<Box<dyn Model>> {
-        models::load(&Weights::open(&self.weights, device)?, Some(DType::F32))
+        let model = models::load(&Weights::open(&self.weights, device)?, Some(DType::F32))?;
+        // Heads need not fill a hidden state, so they are counted where the configuration names them.
+        let said = std::fs::read(self.weights.join("config.json")).ok().and_then(|json| serde_json::from_slice::<Json>(&json).ok());
+        let heads = said.and_then(|c| ["num_attention_heads", "n_head", "n_heads"].iter().find_map(|key| c[*key].as_u64()));
+        if let (Some(heads), true) = (heads, model.shape().heads > 0) {
+            assert_eq!(model.shape().heads as u64, heads, "{}", self.id());
+        }
+        Ok(model)
     }
 
     /// Logits of rows, of a full context, and greedy continuations, as far as they are known.
