@@ -17,7 +17,7 @@ const GRANULE: usize = 16;
 const FILLS: [u8; 2] = [FILL, 0xFF];
 
 /// Bytes of which it is tried one word after another whether a side reads them.
-const MOST_TRIED: usize = 1 << 16;
+const MAX_TRIED: usize = 1 << 16;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Need {
@@ -271,7 +271,7 @@ impl Barrier<'_> {
         let read = uses(group).filter(|u| !u.written);
         let shared = read.flat_map(|u| written(other).filter(|v| v.meets(u)).map(|v| u.start.max(v.start)..u.end.min(v.end)));
         let shared: BTreeSet<usize> = shared.flatten().collect();
-        if shared.len() > MOST_TRIED {
+        if shared.len() > MAX_TRIED {
             return None;
         }
         let shared: Vec<usize> = shared.into_iter().collect();
