@@ -346,9 +346,11 @@ fn recorded(
         content.fill(0xA5);
         content[..4 * SCRATCH_COUNTERS].fill(0);
     };
-    let before: Vec<Vec<u8>> = bound().map(|(m, b)| if b.buffer == KernelBuffer::Scratch { vec![] } else { content(m).to_vec() }).collect();
+    let contents =
+        || bound().map(|(m, b)| if b.buffer == KernelBuffer::Scratch { vec![] } else { content(m).to_vec() }).collect::<Vec<Vec<u8>>>();
+    let before = contents();
     run()?;
-    let after: Vec<Vec<u8>> = bound().map(|(m, b)| if b.buffer == KernelBuffer::Scratch { vec![] } else { content(m).to_vec() }).collect();
+    let after = contents();
     for ((m, b), before) in bound().zip(&before) {
         match (b.buffer, b.written) {
             (KernelBuffer::Scratch, _) => scratch(content(m)),
@@ -363,14 +365,14 @@ fn recorded(
         let mut all = loads.chain(step.stores.iter().flat_map(|s| s.sources.iter().chain([&s.target])));
         all.find(|s| s.buf == buf).map_or("u32", |s| s.dtype.name())
     };
+    let padded = |bytes: &Vec<u8>| {
+        let mut bytes = bytes.clone();
+        bytes.resize(bytes.len().next_multiple_of(4), 0xFF);
+        bytes
+    };
     let mut bindings = vec![];
     for (n, (m, b)) in bound().enumerate() {
-        let (mut bound, padded) =
-            (Bound { role: "scratch", dtype: "u32", bytes: m.bytes.next_multiple_of(4), before: None, after: None }, |bytes: &Vec<u8>| {
-                let mut bytes = bytes.clone();
-                bytes.resize(bytes.len().next_multiple_of(4), 0xFF);
-                bytes
-            });
+        let mut bound = Bound { role: "scratch", dtype: "u32", bytes: m.bytes.next_multiple_of(4), before: None, after: None };
         match b.buffer {
             KernelBuffer::Scratch => {
                 let content = content(m);

@@ -3,6 +3,7 @@
 //! `tests/msl/record.rs` makes the file, a safetensors file under zlib, of what the cases give an Apple GPU. Its tensors are the memory of bindings, by the
 //! number of the dispatch, a point in time and the number of the binding; the sources and the rest are in its metadata.
 
+use super::cases::rounding;
 use super::error;
 use crate::backends::Bytes;
 use crate::device::Device;
@@ -19,6 +20,7 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 use safetensors::SafeTensors;
 use serde::Deserialize;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The file of recorded dispatches, compressed by zlib.
@@ -74,10 +76,10 @@ pub(super) struct RecordedDispatch {
     bindings: Vec<Binding>,
 }
 
-/// The recorded dispatches, and the file that has their memory.
+/// The recorded dispatches, and their memory by the names of the file's tensors.
 pub(super) struct Recording {
     pub dispatches: Vec<RecordedDispatch>,
-    file: Vec<u8>,
+    memory: HashMap<String, Vec<u8>>,
 }
 
 fn damaged(why: impl ToString) -> TensorError {
@@ -162,8 +164,7 @@ fn values(bytes: &[u8], dtype: DType) -> TensorResult<Vec<f32>> {
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 1e-4,
-        DType::F16 => 2e-3,
-        DType::BF16 => 1.6e-2,
+        DType::F16 | DType::BF16 => rounding(dtype),
         _ => 0.0,
     }
 }
@@ -177,7 +178,9 @@ impl Recording {
         let file = miniz_oxide::inflate::decompress_to_vec_zlib(RECORDED).map_err(damaged)?;
         let (_, metadata) = SafeTensors::read_metadata(&file).map_err(damaged)?;
         let list = metadata.metadata().as_ref().and_then(|m| m.get("dispatches")).ok_or_else(|| damaged("no list"))?;
-        Ok(Recording { dispatches: serde_json::from_str(list).map_err(damaged)?, file })
+        let tensors = SafeTensors::deserialize(&file).map_err(damaged)?.tensors();
+        let memory = tensors.into_iter().map(|(name, tensor)| (name, tensor.data().to_vec())).collect();
+        Ok(Recording { dispatches: serde_json::from_str(list).map_err(damaged)?, memory })
     }
 
     /// The dispatches' names, and the dtypes that they bind.
@@ -193,15 +196,15 @@ impl Recording {
     /// # Errors
     /// The device's.
     pub fn replay(&self, n: usize, device: &Device) -> TensorResult<(f64, f64)> {
-        let (dispatch, file) = (&self.dispatches[n], SafeTensors::deserialize(&self.file).map_err(damaged)?);
-        let memory = |point: &str, binding: usize| file.tensor(&format!("{n}.{point}.{binding}")).ok().map(|t| t.data().to_vec());
+        let dispatch = &self.dispatches[n];
+        let memory = |point: &str, binding: usize| self.memory.get(&format!("{n}.{point}.{binding}"));
         let (backend, mut inputs, mut outputs) = (device.backend(), vec![], vec![]);
         for (k, b) in dispatch.bindings.iter().enumerate() {
             let before = match b.role {
                 Role::Codebooks => bytemuck::cast_slice(quant::codebooks()).to_vec(),
                 Role::Scratch => vec![0; b.bytes],
                 // NaN in every float: what is not written shows.
-                _ => memory(BEFORE, k).unwrap_or_else(|| vec![0xFF; b.bytes]),
+                _ => memory(BEFORE, k).cloned().unwrap_or_else(|| vec![0xFF; b.bytes]),
             };
             let buffer = backend.alloc(b.bytes)?;
             backend.overwrite(&buffer, &before)?;
@@ -214,7 +217,7 @@ impl Recording {
             let mut got = vec![0; b.bytes];
             backend.read(&outputs[k - inputs.len()], 0, &mut got)?;
             let dtype = DType::ALL.into_iter().find(|d| d.name() == b.dtype).ok_or_else(|| damaged(format!("no dtype {}", b.dtype)))?;
-            let here = if got == want { 0.0 } else { error(&values(&got, dtype)?, &values(&want, dtype)?) };
+            let here = if got == *want { 0.0 } else { error(&values(&got, dtype)?, &values(want, dtype)?) };
             (off, right) = (off.max(here), right.max(tolerance(dtype)));
         }
         Ok((off, right))
