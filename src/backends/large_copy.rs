@@ -1,6 +1,6 @@
 //! Copies of many bytes, also into memory that nobody has touched yet: the system gives its pages during the copy, which takes longer than the copy.
 
-use super::{FILLED_BLOCK, FillsValues};
+use super::{Bytes, FILLED_BLOCK, FillsValues};
 use std::sync::LazyLock;
 
 /// Bytes of a huge page on x86-64 and most Arm systems.
@@ -36,6 +36,13 @@ pub(crate) fn fill(values: &mut [f32], fill: FillsValues<'_>) {
     on_threads(values.chunks_mut(share).enumerate().collect(), |(n, part)| {
         part.chunks_mut(FILLED_BLOCK).enumerate().for_each(|(block, values)| fill(n * share + block * FILLED_BLOCK, values));
     });
+}
+
+/// `len` values that `fill` writes, in memory of the host.
+pub(super) fn filled(len: usize, fill_values: FillsValues<'_>) -> Bytes {
+    let mut values = vec![0f32; len];
+    fill(&mut values, fill_values);
+    Bytes::of_vec(values)
 }
 
 /// How many of `len` values of so many `bytes` each of a few threads gets: whole blocks.

@@ -315,14 +315,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// Those of [`Backend::upload`].
     fn upload_filled(&self, len: usize, fill: FillsValues<'_>) -> TensorResult<Buffer> {
-        let mut values = vec![0f32; len];
-        large_copy::fill(&mut values, fill);
-        self.upload(Bytes::of_vec(values))
+        self.upload(large_copy::filled(len, fill))
     }
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time parameters.
     ///
     /// # Errors
-    /// When buffers or parameters do not suit the plan, there is no room for what it needs besides them, a kernel cannot be compiled or run
+    /// When buffers or parameters do not match the plan, there is no room for what it needs besides them, a kernel cannot be compiled or run
     /// here, or the device is lost.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
     /// Runs the plan once for each of `outputs`, each time on the result of the run before; where it can, as one submission.

@@ -284,9 +284,7 @@ impl Backend for GpuBackend {
         self.core.check()?;
         let kind = self.core.memory.default_kind();
         if len * size_of::<f32>() < DEFERRED_UPLOAD_MAX_BYTES || kind == memory::SHARED {
-            let mut values = vec![0f32; len];
-            large_copy::fill(&mut values, fill);
-            return self.upload(Bytes::of_vec(values));
+            return self.upload(large_copy::filled(len, fill));
         }
         let buffer = self.core.upload_filled(len, kind, fill)?;
         self.core.memory.note_value(&buffer);

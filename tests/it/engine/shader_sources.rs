@@ -11,7 +11,7 @@ const FOLDERS: [&str; 5] = ["ops", "shader", "backends/codegen", "backends/gpu",
 /// The folders of `src/` whose kernels are templates.
 const TEMPLATES: [&str; 3] = ["metal", "ops", "shader"];
 
-/// Files that replace what is no kernel's source, or are the engine, with the reason.
+/// Files that may call `replace`: on something other than a kernel's source, or as the template engine. With the reason.
 const REPLACING: [(&str, &str); 4] = [
     ("backends/codegen/msl_bodies.rs", "a body in Metal's language takes the place of the translated one"),
     ("shader/template.rs", "the template engine writes a loop out"),
