@@ -21,6 +21,8 @@ pub struct Dispatch {
     size: [u32; 3],
     room: u32,
     fill: u32,
+    /// Whether threads wait for each other.
+    meets: u32,
 }
 
 /// The functions that run kernels.
@@ -159,8 +161,9 @@ impl Kernel {
         let table: Vec<*mut c_void> = slots.iter().map(|&n| bound[n].at.cast()).collect();
         for (n, &(seed, fill)) in orders.iter().enumerate() {
             bound.iter().for_each(|b| b.begin(n == 0));
-            let (room, fill) = (self.room, fill.into());
-            let dispatch = Dispatch { entry: self.entry, buffers: table.as_ptr(), seed, groups: grid, size: threads, room, fill };
+            let (entry, buffers) = (self.entry, table.as_ptr());
+            let (room, fill, meets) = (self.room, fill.into(), self.meets.into());
+            let dispatch = Dispatch { entry, buffers, seed, groups: grid, size: threads, room, fill, meets };
             // SAFETY: the caller's promise; the table has every index that the kernel's text names.
             let error = unsafe { (runtime.run)(&dispatch) };
             if !error.is_null() {

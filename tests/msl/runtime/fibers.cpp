@@ -1,4 +1,5 @@
-// Runs the threads of a threadgroup as fibers of one OS thread: a barrier or a SIMD-group operation hands over to the next fiber.
+// Runs the threads of a threadgroup as fibers of one OS thread: a barrier or a SIMD-group operation hands over to the next fiber. The threads of
+// a kernel that has neither are calls.
 //
 // It is stricter than a GPU. These are errors, with the thread and the place named: lanes that meet at different places of a text, a barrier
 // that some threads of the group have left, an access behind a buffer's end. A seed chooses the order of threads and groups, and a byte what
@@ -16,7 +17,7 @@
 struct tl_thread { unsigned lane, simd, index, group[3], groups[3], size[3], at[3]; };
 typedef void (*Entry)(const tl_thread*, void* const*);
 // What a dispatch needs; `tests/msl/kernel.rs` has the same.
-struct tl_dispatch { Entry entry; void* const* buffers; uint64_t seed; unsigned groups[3], size[3], room, fill; };
+struct tl_dispatch { Entry entry; void* const* buffers; uint64_t seed; unsigned groups[3], size[3], room, fill, meets; };
 
 extern "C" void tl_switch(void** from, void* to);
 #if defined(__x86_64__)
@@ -52,6 +53,8 @@ tl_switch:
 
 namespace {
 constexpr size_t STACK = 256 << 10;
+// Stacks begin at different places of their pages: at one place all would compete for the same few lines of the caches.
+constexpr unsigned COLOURS = 128, COLOUR = 192;
 constexpr unsigned MAX_THREADS = 1024, LANES = 32;
 // Buffers up to this size are copied in front of a page that must not be touched.
 constexpr size_t GUARDED = 1 << 20;
@@ -61,7 +64,6 @@ constexpr size_t ROOM = 64 << 10;
 enum State : uint8_t { Ready, AtBarrier, AtSimdBarrier, AtExchange, Done };
 const char* const STATES[] = {"runs", "waits at a barrier", "waits at a SIMD-group barrier", "waits in a SIMD-group operation", "has left"};
 
-struct Fiber { void* sp; char* stack; State state; const void* site; uint64_t together; tl_thread t; };
 
 char* reserve(size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -85,9 +87,15 @@ struct Guarded {
 
 // What one OS thread runs its groups with.
 struct Group {
-  Fiber fibers[MAX_THREADS] = {};
-  unsigned made = 0, count = 0;
-  Fiber* now = nullptr;
+  void* sp[MAX_THREADS];
+  State state[MAX_THREADS];
+  const void* site[MAX_THREADS];
+  tl_thread threads[MAX_THREADS];
+  char* stacks[MAX_THREADS];
+  uint64_t together[MAX_THREADS / LANES];
+  unsigned made = 0, count = 0, now = 0;
+  // The lanes of the SIMD-group that runs in this round's order, and how many have had their turn.
+  unsigned line[LANES], turns = 0, lanes = 0;
   void* home = nullptr;
   const tl_dispatch* dispatch = nullptr;
   char slots[MAX_THREADS / LANES][2][LANES][16];
@@ -97,7 +105,7 @@ struct Group {
   char* shared = nullptr;
   sigjmp_buf trap;
   char error[512];
-  ~Group() { for (unsigned i = 0; i < made; i++) munmap(fibers[i].stack, STACK); }
+  ~Group() { for (unsigned i = 0; i < made; i++) munmap(stacks[i], STACK); }
 };
 // Every hand-over reads it: at a fixed place, not by a call.
 __attribute__((tls_model("initial-exec"))) thread_local Group* g = nullptr;
@@ -123,63 +131,83 @@ void* fresh(char* top, void (*f)()) {
   return sp;
 }
 
+// Goes on with the next lane of this round, or back to who began the round.
+void hand_over(unsigned mine) {
+  Group* q = g;
+  while (q->turns < q->lanes) {
+    unsigned next = q->line[q->turns++];
+    if (q->state[next] == Ready) {
+      q->now = next;
+      tl_switch(&q->sp[mine], q->sp[next]);
+      return;
+    }
+  }
+  tl_switch(&q->sp[mine], q->home);
+}
+
 void body() {
-  Fiber* f = g->now;
-  g->dispatch->entry(&f->t, g->dispatch->buffers);
-  f->state = Done;
-  tl_switch(&f->sp, g->home);
+  unsigned mine = g->now;
+  g->dispatch->entry(&g->threads[mine], g->dispatch->buffers);
+  g->state[mine] = Done;
+  hand_over(mine);
   abort();
 }
 
-void wait_as(State s, const void* site) {
-  Fiber* f = g->now;
-  f->state = s;
-  f->site = site;
-  tl_switch(&f->sp, g->home);
-}
-
-bool fail(const char* what, const Fiber* a, const Fiber* b) {
-  snprintf(g->error, sizeof g->error, "%s: thread %u %s, thread %u %s, in group %u,%u,%u", what, a->t.index, STATES[a->state], b->t.index,
-           STATES[b->state], a->t.group[0], a->t.group[1], a->t.group[2]);
+bool fail(const char* what, unsigned a, unsigned b) {
+  const tl_thread& t = g->threads[a];
+  snprintf(g->error, sizeof g->error, "%s: thread %u %s, thread %u %s, in group %u,%u,%u", what, a, STATES[g->state[a]], b, STATES[g->state[b]],
+           t.group[0], t.group[1], t.group[2]);
   return false;
 }
 
-// Ends a dispatch from inside of a fiber, for a reason.
+// Ends a dispatch from inside of a thread, for a reason.
 [[noreturn]] void stop(const char* what) {
-  const tl_thread& t = g->now->t;
+  const tl_thread& t = g->threads[g->now];
   snprintf(g->error, sizeof g->error, "%s: thread %u of group %u,%u,%u", what, t.index, t.group[0], t.group[1], t.group[2]);
   siglongjmp(g->trap, 1);
 }
 
+void wait_as(State s, const void* site) {
+  if (!g->dispatch->meets) stop("threads wait for each other in a kernel in which none was to wait");
+  unsigned mine = g->now;
+  g->state[mine] = s;
+  g->site[mine] = site;
+  hand_over(mine);
+}
+
+constexpr unsigned NOBODY = ~0u;
+
 // Runs one SIMD-group until all its lanes are done or wait at the threadgroup's barrier.
 bool run_simd(unsigned first, unsigned end, uint64_t seed) {
+  Group* q = g;
   unsigned n = end - first, start = unsigned(seed >> 1) % n;
+  for (unsigned k = 0; k < n; k++) {
+    unsigned turn = (seed & 1 ? n - 1 - k : k) + start;
+    q->line[k] = first + (turn < n ? turn : turn - n);
+  }
+  q->lanes = n;
   for (;;) {
-    for (unsigned k = 0; k < n; k++) {
-      unsigned turn = (seed & 1 ? n - 1 - k : k) + start;
-      unsigned i = first + (turn < n ? turn : turn - n);
-      if (g->fibers[i].state == Ready) {
-        g->now = &g->fibers[i];
-        tl_switch(&g->home, g->now->sp);
-      }
+    for (q->turns = 0; q->turns < n;) {
+      unsigned i = q->line[q->turns++];
+      if (q->state[i] != Ready) continue;
+      q->now = i;
+      tl_switch(&q->home, q->sp[i]);
     }
-    const Fiber* one = nullptr;
-    const Fiber* other = nullptr;
-    for (unsigned i = first; i < end; i++) {
-      const Fiber* f = &g->fibers[i];
-      if (f->state == Done) continue;
-      if (!one) one = f;
-      else if (f->state != one->state || (f->state != AtBarrier && f->site != one->site)) other = f;
-    }
-    if (!one) return true;
-    if (other) return fail("lanes of a SIMD-group wait at different places", one, other);
-    if (one->state == AtBarrier) return true;
+    unsigned one = NOBODY, other = NOBODY;
     // Who took part: later some of these lanes may be done while others still look at what was exchanged.
     uint64_t together = 0;
+    for (unsigned i = first; i < end; i++) {
+      if (q->state[i] == Done) continue;
+      together |= 1ull << (i - first);
+      if (one == NOBODY) one = i;
+      else if (q->state[i] != q->state[one] || (q->state[i] != AtBarrier && q->site[i] != q->site[one])) other = i;
+    }
+    if (one == NOBODY) return true;
+    if (other != NOBODY) return fail("lanes of a SIMD-group wait at different places", one, other);
+    if (q->state[one] == AtBarrier) return true;
+    q->together[first / LANES] = together;
     for (unsigned i = first; i < end; i++)
-      if (g->fibers[i].state != Done) together |= 1ull << (i - first);
-    for (unsigned i = first; i < end; i++)
-      if (g->fibers[i].state != Done) g->fibers[i].state = Ready, g->fibers[i].together = together;
+      if (q->state[i] != Done) q->state[i] = Ready;
   }
 }
 
@@ -190,16 +218,21 @@ bool run_group(uint64_t seed) {
       unsigned s = unsigned((k + (seed >> 6)) % simds);
       if (!run_simd(LANES * s, LANES * s + LANES < g->count ? LANES * s + LANES : g->count, seed)) return false;
     }
-    const Fiber* waiting = nullptr;
-    const Fiber* done = nullptr;
-    for (unsigned i = 0; i < g->count; i++) (g->fibers[i].state == Done ? done : waiting) = &g->fibers[i];
-    if (!waiting) return true;
-    if (done) return fail("a thread has left the kernel while another waits at a barrier", waiting, done);
+    unsigned waiting = NOBODY, done = NOBODY;
+    for (unsigned i = 0; i < g->count; i++) (g->state[i] == Done ? done : waiting) = i;
+    if (waiting == NOBODY) return true;
+    if (done != NOBODY) return fail("a thread has left the kernel while another waits at a barrier", waiting, done);
     for (unsigned i = 0; i < g->count; i++) {
-      if (g->fibers[i].site != g->fibers[0].site) return fail("threads wait at different barriers", &g->fibers[0], &g->fibers[i]);
-      g->fibers[i].state = Ready;
+      if (g->site[i] != g->site[0]) return fail("threads wait at different barriers", 0, i);
+      g->state[i] = Ready;
     }
   }
+}
+
+// The threads of a group one after the other, none of which waits.
+void call_each() {
+  Group* q = g;
+  for (q->now = 0; q->now < q->count; q->now++) q->dispatch->entry(&q->threads[q->now], q->dispatch->buffers);
 }
 
 struct sigaction before[65];
@@ -220,7 +253,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
       }
     }
     for (unsigned i = 0; i < g->made; i++)
-      if (at >= g->fibers[i].stack && at < g->fibers[i].stack + page) stop("a stack of more than 256 KiB");
+      if (at >= g->stacks[i] && at < g->stacks[i] + page) stop("a stack of more than 256 KiB");
     stop("an access to memory that is nobody's");
   }
   sigaction(signal, &before[signal], nullptr);
@@ -243,31 +276,42 @@ bool stacks(unsigned count) {
   for (; g->made < count; g->made++) {
     char* stack = reserve(STACK);
     if (!stack || mprotect(stack, page, PROT_NONE)) return false;
-    g->fibers[g->made].stack = stack;
+    g->stacks[g->made] = stack;
   }
   return true;
+}
+
+// What the threads of all groups of a grid have in common.
+void begin_grid(const tl_dispatch& d) {
+  for (unsigned i = 0; i < g->count; i++) {
+    unsigned at[3] = {i % d.size[0], i / d.size[0] % d.size[1], i / d.size[0] / d.size[1]};
+    g->threads[i] = {i % LANES, i / LANES, i, {}, {d.groups[0], d.groups[1], d.groups[2]}, {d.size[0], d.size[1], d.size[2]}, {at[0], at[1], at[2]}};
+  }
 }
 
 void begin_group(const tl_dispatch& d, unsigned x, unsigned y, unsigned z) {
   memset(g->shared, d.fill, d.room);
   for (unsigned i = 0; i < g->count; i++) {
-    Fiber* f = &g->fibers[i];
-    unsigned a[3] = {i % d.size[0], i / d.size[0] % d.size[1], i / d.size[0] / d.size[1]};
-    f->t = {i % LANES, i / LANES, i, {x, y, z}, {d.groups[0], d.groups[1], d.groups[2]}, {d.size[0], d.size[1], d.size[2]}, {a[0], a[1], a[2]}};
-    f->sp = fresh(f->stack + STACK, body);
-    f->state = Ready;
-    f->site = nullptr;
-    f->together = 1ull << (i % LANES);
+    unsigned* group = g->threads[i].group;
+    group[0] = x, group[1] = y, group[2] = z;
+  }
+  if (!d.meets) return;
+  for (unsigned i = 0; i < g->count; i++) {
+    g->sp[i] = fresh(g->stacks[i] + STACK - i % COLOURS * COLOUR, body);
+    g->state[i] = Ready;
+    g->site[i] = nullptr;
     g->parity[i] = 0;
   }
 }
 
 bool run_grid(const tl_dispatch& d) {
+  begin_grid(d);
   uint64_t seed = d.seed, total = uint64_t(d.groups[0]) * d.groups[1] * d.groups[2];
   for (uint64_t k = 0; k < total; k++) {
     uint64_t n = d.seed & 1 ? total - 1 - k : k;
     begin_group(d, unsigned(n % d.groups[0]), unsigned(n / d.groups[0] % d.groups[1]), unsigned(n / d.groups[0] / d.groups[1]));
-    if (!run_group(seed)) return false;
+    if (!d.meets) call_each();
+    else if (!run_group(seed)) return false;
     if (d.seed > 1) seed = seed * 6364136223846793005ull + 1442695040888963407ull;
   }
   return true;
@@ -278,18 +322,18 @@ extern "C" {
 void tl_barrier(int simd, const void* site) { wait_as(simd ? AtSimdBarrier : AtBarrier, site); }
 
 void* tl_exchange(const void* mine, unsigned bytes, const void* site) {
-  Fiber* f = g->now;
-  uint8_t& turn = g->parity[f->t.index];
-  char(*slots)[16] = g->slots[f->t.simd][turn];
+  unsigned i = g->now;
+  uint8_t& turn = g->parity[i];
+  char(*slots)[16] = g->slots[i / LANES][turn];
   turn ^= 1;
   if (bytes > 16) abort();
-  memcpy(slots[f->t.lane], mine, bytes);
+  memcpy(slots[i % LANES], mine, bytes);
   wait_as(AtExchange, site);
   return slots;
 }
 
-uint64_t tl_active() { return g->now->together; }
-tl_thread* tl_self() { return &g->now->t; }
+uint64_t tl_active() { return g->together[g->now / LANES]; }
+tl_thread* tl_self() { return &g->threads[g->now]; }
 char* tl_room() { return g->shared; }
 
 // Memory of `bytes` bytes whose end, rounded up to 16, is followed by a page that faults; null for more than can be guarded.
@@ -306,7 +350,7 @@ const char* tl_run(const tl_dispatch* d) {
   g->count = d->size[0] * d->size[1] * d->size[2];
   if (g->count == 0 || g->count > MAX_THREADS) return "a threadgroup of 0 or more than 1024 threads";
   if (d->room > ROOM) return "more than 64 KiB of threadgroup memory";
-  if (!stacks(g->count) || !g->room.make(ROOM)) return "no memory for threads";
+  if ((d->meets && !stacks(g->count)) || !g->room.make(ROOM)) return "no memory for threads";
   listen();
   g->shared = g->room.end - (d->room + 15) / 16 * 16;
   g->dispatch = d;
