@@ -1,6 +1,6 @@
 //! The engine against sessions of their own: greedy and drawn answers, ragged prompts, little room, cancellation, one width for all.
 
-use crate::common::devices;
+use crate::common::{devices, tiny_llama_file};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,10 +10,23 @@ use tensorlogic::serving::{
 };
 use tensorlogic::{DType, Device, Rng, TensorError, TensorResult};
 
-pub(super) const FILE: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
+const TRAINED: &str = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
+
+/// The repository's trained model.
+fn trained(device: &Device) -> Box<dyn Model> {
+    models::load(&Weights::open(TRAINED, device).unwrap(), Some(DType::F32)).unwrap()
+}
+
+/// The weights of [`model`]: the trained model's on the CPU, a small Llama's on a GPU, which may be software.
+pub(super) fn weights(device: &Device) -> Weights {
+    if device.is_cpu() {
+        return Weights::open(TRAINED, device).unwrap();
+    }
+    Weights::from_gguf(tiny_llama_file(DType::F32, |_, _| ()), device)
+}
 
 pub(super) fn model(device: &Device) -> Box<dyn Model> {
-    models::load(&Weights::open(FILE, device).unwrap(), Some(DType::F32)).unwrap()
+    models::load(&weights(device), Some(DType::F32)).unwrap()
 }
 
 pub(super) fn engine(device: &Device, options: EngineOptions) -> Engine {
@@ -21,7 +34,7 @@ pub(super) fn engine(device: &Device, options: EngineOptions) -> Engine {
     Engine::start(model(device), device, EngineOptions { context, chunk, ..options }).unwrap()
 }
 
-/// The tiny model's vocabulary of characters.
+/// Tokens of the trained model's vocabulary of characters.
 pub(super) fn prompt(len: usize, seed: usize) -> Vec<u32> {
     (0..len).map(|i| ((i * i * 7 + i * 3 + seed * 11) % 60) as u32).collect()
 }
@@ -71,8 +84,9 @@ pub(super) fn scored(answer: Answer) -> (Vec<u32>, Vec<f32>, usize) {
 #[test]
 fn answers_are_those_of_sessions_alone() {
     for device in devices() {
-        let reference = model(&device);
-        let engine = engine(&device, EngineOptions { rows: 8, ..Default::default() });
+        let reference = trained(&device);
+        let options = EngineOptions { rows: 8, context: Some(256), chunk: Some(64), ..Default::default() };
+        let engine = Engine::start(trained(&device), &device, options).unwrap();
         let lens = [1, 5, 17, 64, 65, 100, 128, 130];
         let requests: Vec<Request> = lens.iter().enumerate().map(|(i, &n)| Request::new(&prompt(n, i), 10 + 7 * (i % 3))).collect();
         let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
@@ -381,11 +395,9 @@ fn in_one_shape_answers_have_the_same_bits_alone_and_among_others() {
         }
         assert!(second.stats().cached_tokens > 0);
         // Prompts are read one at a time between the steps that write.
-        assert!(
-            second.stats().batch_size.counts()[count.ilog2() as usize - 1] > 0,
-            "more than a quarter of them were written together: {:?}",
-            second.stats().batch_size
-        );
+        let sizes = second.stats().batch_size;
+        let large: u64 = sizes.counts()[count.ilog2() as usize - 1..].iter().sum();
+        assert!(large > 0, "more than a quarter of them were written together: {sizes:?}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Steps that read more positions than a prompt has: what they read beyond its end, and what earlier requests left there, must not count.
 
-use super::engine::{FILE, alone, collect, engine, idle, model, prompt, scored};
+use super::engine::{alone, collect, engine, idle, model, prompt, scored, weights};
 use crate::common::devices;
 use std::time::Duration;
-use tensorlogic::models::{KvCache, Layer, Model, ModelShape, Pass, Session, Weights};
+use tensorlogic::models::{KvCache, Layer, Model, ModelShape, Pass, Session};
 use tensorlogic::serving::{Answer, Engine, EngineOptions, Request};
 use tensorlogic::{DType, Device, Tensor, TensorResult};
 
@@ -148,7 +148,7 @@ impl Model for Poisoned {
 fn what_a_poisoned_request_leaves_in_its_pages_harms_nobody() {
     for device in devices() {
         let inner = model(&device);
-        let table = Weights::open(FILE, &device).unwrap().any("token_embd.weight").unwrap().cast(DType::F32).unwrap();
+        let table = weights(&device).any("token_embd.weight").unwrap().cast(DType::F32).unwrap();
         let options = EngineOptions { rows: 1, context: Some(256), chunk: Some(64), itl_budget: LONG, ..Default::default() };
         let engine = Engine::start(Box::new(Poisoned { inner, table }) as Box<dyn Model>, &device, options).unwrap();
         let lens = if device.is_cpu() { &[20, 63, 70][..] } else { &[63] };

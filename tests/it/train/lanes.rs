@@ -1,6 +1,6 @@
 //! Steps of lanes on several ranks, which are threads here: the same bits on any number of them, distributed states, and agreement about errors.
 
-use crate::common::{devices, noise_f32, selector};
+use crate::common::{devices, noise_f32, selector, tiny_llama_file};
 use crate::threads::{run, run_by};
 use std::sync::{Arc, Mutex};
 use tensorlogic::backends::cpu::CpuBackend;
@@ -158,9 +158,14 @@ fn ranks_with_a_device_each_end_alike() {
 fn adapters_learn_the_same_on_any_number_of_ranks() {
     let file = concat!(env!("TENSORLOGIC_ROOT"), "/models/tiny/tiny.gguf");
     for device in devices() {
+        // A GPU may be software, on which the trained model takes its time.
+        let weights = || match device.is_cpu() {
+            true => Weights::open(file, &device),
+            false => Ok(Weights::from_gguf(tiny_llama_file(DType::Q8_0, |_, _| ()), &device)),
+        };
         let train = |ranks: Ranks, sharded: bool, half: bool| -> TensorResult<End> {
-            let mut model = models::load(&Weights::open(file, &device)?, Some(DType::F32))?;
-            let config = LoraConfig { rank: 4, dropout: 0.1, ..LoraConfig::default() };
+            let mut model = models::load(&weights()?, Some(DType::F32))?;
+            let config = LoraConfig { rank: if device.is_cpu() { 4 } else { 32 }, dropout: 0.1, ..LoraConfig::default() };
             let adapters = Adapters::attach(&mut *model, &config, &mut Rng::new(5))?;
             adapters.train(true);
             let modules = adapters.modules();
@@ -394,7 +399,11 @@ fn pieces_of_gradients_and_exchanges_change_no_bit() {
         let expected = large(&Ranks::alone(), &device, false, usize::MAX).unwrap();
         assert!(expected.iter().any(|(name, bits)| name.starts_with("state0.") && bits.iter().any(|b| *b != 0)), "nothing was learnt");
         let cases = [(2, false, usize::MAX), (2, true, 300_000), (4, false, 100_000), (4, true, usize::MAX)];
-        for ((size, sharded, most), shared) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        for (n, ((size, sharded, most), shared)) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]).enumerate() {
+            // On a GPU each case by one way of exchange: (2, messages), (2, memory), (4, messages), (4, memory).
+            if !device.is_cpu() && n / 2 % 2 != n % 2 {
+                continue;
+            }
             for end in run_by(shared, size, |ranks| large(&ranks, &device, sharded, most)) {
                 let what = if shared { "shared memory" } else { "messages" };
                 assert!(end.unwrap() == expected, "{size} ranks by {what}, sharded {sharded}, at most {most} on {}", device.name());
