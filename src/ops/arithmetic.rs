@@ -2,10 +2,15 @@
 
 use super::elementwise::{Lit, Rhs, floating};
 use crate::dtype::DType;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::scalar::Binary;
 use crate::tensor::Tensor;
 use std::panic::Location;
+
+/// What several steps of arithmetic in this dtype are done in.
+fn wide(d: DType) -> DType {
+    if matches!(d, DType::F16 | DType::BF16) { DType::F32 } else { floating(d) }
+}
 
 impl Tensor {
     /// `value` where `mask` (bool) holds, else `self`.
@@ -23,6 +28,13 @@ impl Tensor {
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> TensorResult<Tensor> {
         mask.where_(self.number(value), self)?.cast(self.stored())
+    }
+
+    /// What a sum with these values is scaled by and scaled back, so that a term of twice its size is in range: 1/2 and 2 where a value is above 1.
+    fn headroom(&self) -> TensorResult<[Tensor; 2]> {
+        let large = self.abs()?.gt(Lit(1.0))?;
+        let one = Tensor::full(1.0, &[], self.dtype(), self.device())?;
+        Ok([large.where_(Lit(0.5), &one)?, large.where_(Lit(2.0), &one)?])
     }
 
     /// A limit of this tensor's values: beyond the range of an integer dtype it is the end of the range, where `number` would wrap.
@@ -210,7 +222,8 @@ impl Tensor {
         self.isnan()?.where_(nan, &both)
     }
 
-    /// The way from `self` to `end` that `weight` (a number or a tensor) says: 0 stays, 1 is the end. Exact at both.
+    /// The way from `self` to `end` that `weight` (a number or a tensor) says: 0 stays, 1 is the end. Exact at both. Infinite only where the result
+    /// is, also where `end − self` would be.
     ///
     /// # Errors
     /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
@@ -224,22 +237,41 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
-        let weight = weight.into();
-        let way = end.sub(self)?;
+        let (at, weight) = (Location::caller(), weight.into());
+        let ends = end.dtype().promote(self.dtype()).map_err(|e| TensorError::dtype("lerp", at, e.to_string()))?;
+        let out = weight.promote(ends, "lerp", at)?;
+        if !out.is_float() {
+            let way = end.sub(self)?;
+            return match weight {
+                Rhs::Int(w) => end.sub(&way.mul(1 - w)?),
+                Rhs::Float(w) | Rhs::Lit(w) => end.sub(&way.mul(Lit(1.0 - w))?),
+                Rhs::Tensor(w) => end.sub(&way.mul(&w.neg()?.add(Lit(1.0))?)?),
+            };
+        }
+        let (from, to) = (self.cast(wide(out))?, end.cast(wide(out))?);
+        let size = from.abs()?.maximum(&to.abs()?)?;
+        let [down, up] = size.headroom()?;
+        // A difference of tiny values is subnormal, which a GPU may take as 0 and a weight may multiply.
+        let tiny = size.lt(Lit(2f64.powi(-100)))?;
+        let [down, up] = [tiny.where_(Lit(2f64.powi(24)), &down)?, tiny.where_(Lit(2f64.powi(-24)), &up)?];
+        let (from, to) = (from.mul(&down)?, to.mul(&down)?);
+        let way = to.sub(&from)?;
         // From the nearer side.
-        match weight {
+        let scaled = match weight {
             Rhs::Tensor(w) => {
+                let w = w.cast(wide(out))?;
                 let rest = w.neg()?.add(Lit(1.0))?;
                 let near = w.abs()?.lt(Lit(0.5))?;
-                near.where_(&way.mul(w)?.add(self)?, &end.sub(&way.mul(&rest)?)?)
+                near.where_(&way.mul(&w)?.add(&from)?, &to.sub(&way.mul(&rest)?)?)?
             }
-            Rhs::Float(w) | Rhs::Lit(w) if w.abs() < 0.5 => way.mul(w)?.add(self),
-            Rhs::Float(w) | Rhs::Lit(w) => end.sub(&way.mul(1.0 - w)?),
-            Rhs::Int(w) => end.sub(&way.mul(1 - w)?),
-        }
+            Rhs::Float(w) | Rhs::Lit(w) if w.abs() < 0.5 => way.mul(w)?.add(&from)?,
+            Rhs::Float(w) | Rhs::Lit(w) => to.sub(&way.mul(1.0 - w)?)?,
+            Rhs::Int(w) => to.sub(&way.mul(1 - w)?)?,
+        };
+        scaled.mul(&up)?.cast(out)
     }
 
-    /// `self + value · a · b`.
+    /// `self + value · a · b`. Infinite or 0 only where the result is, also where a product on the way would be.
     ///
     /// # Errors
     /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
@@ -253,11 +285,24 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn addcmul(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
-        let product = a.mul(b)?;
-        self.add(&product.mul(product.number(value))?)
+        let at = Location::caller();
+        let promote = |x: DType, y: DType| x.promote(y).map_err(|e| TensorError::dtype("addcmul", at, e.to_string()));
+        let out = promote(self.dtype(), self.number(value).promote(promote(a.dtype(), b.dtype())?, "addcmul", at)?)?;
+        if !out.is_float() {
+            let product = a.mul(b)?;
+            return self.add(&product.mul(product.number(value))?);
+        }
+        let [x, a, b] = [self, a, b].map(|t| t.cast(wide(out)));
+        let (x, a, b) = (x?, a?, b?);
+        let [down, up] = x.headroom()?;
+        let number = down.mul(Lit(value))?;
+        // A number below 1 goes to the larger factor, another to the smaller: then no product is out of range that the whole is not.
+        let to_a = if value.abs() < 1.0 { a.abs()?.gt(&b.abs()?)? } else { a.abs()?.lt(&b.abs()?)? };
+        let product = to_a.where_(&a.mul(&number)?, &a)?.mul(&to_a.where_(&b, &b.mul(&number)?)?)?;
+        x.mul(&down)?.add(&product)?.mul(&up)?.cast(out)
     }
 
-    /// `self + value · a / b`.
+    /// `self + value · a / b`. Infinite or 0 only where the result is, also where a quotient on the way would be. Integers are divided as f32.
     ///
     /// # Errors
     /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
@@ -272,7 +317,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
-        self.add(&a.div(b)?.mul(value)?)
+        let at = Location::caller();
+        let promote = |x: DType, y: DType| x.promote(y).map_err(|e| TensorError::dtype("addcdiv", at, e.to_string()));
+        let out = promote(self.dtype(), floating(promote(a.dtype(), b.dtype())?))?;
+        let [x, a, b] = [self, a, b].map(|t| t.cast(wide(out)));
+        let (x, a, b) = (x?, a?, b?);
+        let [down, up] = x.headroom()?;
+        let number = down.mul(Lit(value))?;
+        // As in `addcmul`, of which 1/b is a factor.
+        let inverse = b.abs()?.reciprocal()?;
+        let to_a = if value.abs() < 1.0 { a.abs()?.gt(&inverse)? } else { a.abs()?.lt(&inverse)? };
+        let quotient = to_a.where_(&a.mul(&number)?, &a)?.div(&to_a.where_(&b, &b.div(&number)?)?)?;
+        x.mul(&down)?.add(&quotient)?.mul(&up)?.cast(out)
     }
 
     /// `self · ln(rhs)`, and 0 where `self` is 0.

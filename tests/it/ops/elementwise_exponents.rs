@@ -18,6 +18,8 @@ enum Of {
     Tanh,
     /// The result; an argument's half may be subnormal, which costs twice the smallest normal f32.
     Half,
+    /// The largest of the result and the terms of a sum, whose halves may be subnormal, which costs twice the smallest normal f32.
+    Terms,
     /// The larger argument, and the result times 1 + |a − b|, as the exponential of the rounded difference is.
     Difference,
 }
@@ -31,6 +33,7 @@ impl Of {
             Of::Product => "± \\|x\\|·2⁻¹²⁶",
             Of::Tanh => "times 1 + \\|2u\\|, ± \\|x\\|·2⁻¹²⁶",
             Of::Half => "± 2⁻¹²⁵",
+            Of::Terms => "of the largest of result and terms, ± 2⁻¹²⁵",
             Of::Difference => "times 1 + \\|a − b\\|, or of the larger argument, ± 2⁻¹²⁵",
         }
     }
@@ -50,6 +53,16 @@ struct Two {
     name: &'static str,
     f: fn(&Tensor, &Tensor) -> TensorResult<Tensor>,
     want: fn(f64, f64) -> f64,
+    ulps: [f64; 2],
+    of: Of,
+}
+
+/// A function of three arguments, with the terms of its sum.
+struct Three {
+    name: &'static str,
+    f: fn(&Tensor, &Tensor, &Tensor) -> TensorResult<Tensor>,
+    want: fn(f64, f64, f64) -> f64,
+    terms: fn(&[f64]) -> f64,
     ulps: [f64; 2],
     of: Of,
 }
@@ -132,6 +145,8 @@ fn ones() -> Vec<One> {
         "mish", |x| x.mish(), |x| x * softplus(x).tanh(), 6.0, 12.0, Product;
         "gelu", |x| x.gelu(), |x| 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2), 3.0, 4.0, Argument;
         "gelu_tanh", |x| x.gelu_tanh(), |x| x * sigmoid(twice_u(x)), 4.0, 7.0, Tanh;
+        "clamp", |x| x.clamp(Some(-0.5), Some(3.0)), |x| x.clamp(-0.5, 3.0), 0.0, 0.0, Result;
+        "nan_to_num", |x| x.nan_to_num(0.5, Some(7.0), None), |x| if x.is_nan() { 0.5 } else if x == f64::INFINITY { 7.0 } else { x.max(-f64::from(f32::MAX)) }, 0.0, 0.0, Result;
         "erfc", |x| x.erfc(), |x| libm::erfc(x), 3.0, 5.0, Argument;
     }
 }
@@ -156,7 +171,37 @@ fn twos() -> Vec<Two> {
         "hypot", |a, b| a.hypot(b), |a, b| libm::hypot(a, b), 2.0, 5.0, Result;
         "xlogy", |a, b| a.xlogy(b), |a, b| a * b.ln(), 3.0, 4.0, Result;
         "logaddexp", |a, b| a.logaddexp(b), |a, b| a.max(b) + (-(a - b).abs()).exp().ln_1p(), 3.0, 6.0, Difference;
-        "prelu", |a, b| a.gt(0.0)?.where_(a, &a.mul(b)?), |a, b| if a > 0.0 { a } else { a * b }, 0.5, 0.5, Result;
+        "prelu", |a, b| slopes(a, b)?.reshape(&[-1]), |a, b| if a > 0.0 { a } else { a * b }, 0.5, 0.5, Result;
+        "where_", |a, b| a.gt(b)?.where_(a, b), |a, b| if a > b { a } else { b }, 0.0, 0.0, Result;
+        "masked_fill", |a, b| a.masked_fill(&b.gt(0.0)?, 2.5), |a, b| if b > 0.0 { 2.5 } else { a }, 0.0, 0.0, Result;
+        "fused_add_relu", |a, b| a.fused_add_relu(b), |a, b| if a + b < 0.0 { 0.0 } else { a + b }, 0.5, 0.5, Result;
+        "fused_mul_relu", |a, b| a.fused_mul_relu(b), |a, b| if a * b < 0.0 { 0.0 } else { a * b }, 0.5, 0.5, Result;
+        "glu", |a, b| Tensor::cat(&[a, b], 0)?.glu(0), |a, b| a * sigmoid(b), 4.0, 7.0, Product;
+    }
+}
+
+/// `prelu` of `a`, each element with the slope of `b` at its place.
+fn slopes(a: &Tensor, b: &Tensor) -> TensorResult<Tensor> {
+    a.reshape(&[1, -1])?.prelu(b)
+}
+
+/// The functions of three arguments.
+fn threes() -> Vec<Three> {
+    macro_rules! rows {
+        ($($name:literal, |$x:ident, $a:ident, $b:ident| $f:expr, $want:expr, $terms:expr, $cpu:literal, $gpu:literal, $of:ident;)*) => {
+            vec![$(Three { name: $name, f: |$x, $a, $b| $f, want: $want, terms: $terms, ulps: [$cpu, $gpu], of: Of::$of }),*]
+        };
+    }
+    let one: fn(&[f64]) -> f64 = |v| v[0];
+    rows! {
+        "clamp_tensors", |x, a, b| x.clamp_tensors(Some(a), Some(b)), |x, a, b| x.max(a).min(b), one, 0.0, 0.0, Result;
+        "lerp", |x, a, b| x.lerp(a, b), |x, a, w| if w.abs() < 0.5 { x + w * (a - x) } else { a - (1.0 - w) * (a - x) }, |v| v[0].abs().max(v[1].abs()), 3.0, 3.0, Terms;
+        "addcmul", |x, a, b| x.addcmul(a, b, 0.7), |x, a, b| x + f64::from(0.7f32) * a * b, one, 3.0, 3.0, Terms;
+        "addcmul", |x, a, b| x.addcmul(a, b, -3e-20), |x, a, b| x + f64::from(-3e-20f32) * a * b, one, 3.0, 3.0, Terms;
+        "addcmul", |x, a, b| x.addcmul(a, b, 5e20), |x, a, b| x + f64::from(5e20f32) * a * b, one, 3.0, 3.0, Terms;
+        "addcdiv", |x, a, b| x.addcdiv(a, b, 0.7), |x, a, b| x + f64::from(0.7f32) * a / b, one, 3.0, 6.0, Terms;
+        "addcdiv", |x, a, b| x.addcdiv(a, b, -3e-20), |x, a, b| x + f64::from(-3e-20f32) * a / b, one, 3.0, 6.0, Terms;
+        "addcdiv", |x, a, b| x.addcdiv(a, b, 5e20), |x, a, b| x + f64::from(5e20f32) * a / b, one, 3.0, 6.0, Terms;
     }
 }
 
@@ -183,6 +228,8 @@ fn judge(args: &[f64], got: f32, want: f64, ulps: f64, of: Of, gpu: bool) -> Ver
         Of::Tanh => (last_place(want) * (1.0 + twice_u(args[0]).abs()), largest * smallest),
         Of::Difference => ((last_place(want) * (1.0 + (args[0] - args[1]).abs())).max(last_place(args[0].max(args[1]))), 2.0 * smallest),
         Of::Half => (last_place(want), 2.0 * smallest),
+        // The only argument is the largest term.
+        Of::Terms => (last_place(want).max(last_place(args[0])), 2.0 * smallest),
     };
     // The halves of the bounds are those of rounding, which the reference's own rounding may exceed by this much.
     let bound = ulps * unit * (1.0 + 1e-6) + more;
@@ -372,6 +419,54 @@ fn functions_of_two_arguments() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Triples: two of all pairs of exponents and signs, and one of any exponent, or one near the negative of what it is added to.
+fn triples(three: &Three) -> [Vec<f32>; 3] {
+    let [mut a, mut b] = pairs("");
+    let mut x: Vec<f32> = (0..a.len() as u64).map(|n| f32::from_bits(mix(n << 20) as u32)).collect();
+    let others = |v: &[f32]| v.iter().copied().skip(3).step_by(5).collect::<Vec<f32>>();
+    let (more_a, more_b) = (others(&a), others(&b));
+    for (n, (&a, &b)) in more_a.iter().zip(&more_b).enumerate() {
+        let part = 0.5 + (mix(n as u64) >> 40) as f64 / (1u64 << 24) as f64;
+        x.push(-((three.want)(0.0, a.into(), b.into()) * part).clamp(-f64::from(f32::MAX), f64::from(f32::MAX)) as f32);
+    }
+    (a.extend(more_a), b.extend(more_b));
+    [x, a, b]
+}
+
+#[test]
+fn functions_of_three_arguments() {
+    let mut wrong = Vec::new();
+    for device in devices() {
+        for three in threes() {
+            let args = triples(&three);
+            let [x, a, b] = args.each_ref().map(|v| Tensor::from_vec(v.clone(), &[v.len()], &device).unwrap());
+            let got = (three.f)(&x, &a, &b).unwrap().to_vec().unwrap();
+            let Three { name, want, terms, ulps, of, .. } = three;
+            let gpu = !device.is_cpu();
+            let (mut count, mut said) = (0, String::new());
+            for (i, &got) in got.iter().enumerate() {
+                let v = args.each_ref().map(|a| f64::from(a[i]));
+                // What the issue of range is about: finite, normal arguments. Others are those of the steps.
+                if !v.iter().all(|v| (*v as f32).is_normal()) {
+                    continue;
+                }
+                let want = want(v[0], v[1], v[2]);
+                let largest = terms(&v).abs().max((want - v[0]).abs());
+                if !judge(&[largest], got, want, ulps[usize::from(gpu)], of, gpu).right {
+                    count += 1;
+                    if count <= 3 {
+                        said += &format!("\n    {name}{v:?}: {got:e}, not {want:e}");
+                    }
+                }
+            }
+            if count > 0 {
+                wrong.push(format!("{name} on {}: {count} of {}{said}", device.name(), got.len()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// What functions that Rust defines otherwise give where an argument is NaN.
 fn special(name: &str, a: f64, b: f64) -> f64 {
     match name {
@@ -435,12 +530,30 @@ fn division_by_drivers_that_multiply_with_reciprocals() {
     }
 }
 
+/// Methods beside the elementwise ones that have no bound of their own, and why.
+const WITHOUT_ROW: [(&str, &str); 11] = [
+    ("cast", "rounds to nearest; tested by its own vectors"),
+    ("contiguous", "changes no value"),
+    ("isfinite", "gives truth values"),
+    ("logical_and", "gives truth values"),
+    ("logical_or", "gives truth values"),
+    ("logical_xor", "gives truth values"),
+    ("div_trunc", "the guide: rounds the rounded quotient"),
+    ("div_floor", "the guide: rounds the rounded quotient"),
+    ("fused_affine", "the guide: a product and a sum, each with its own bound and range"),
+    ("apply", "an activation's own row"),
+    ("matmul_with_activation", "a product and an activation's own row"),
+];
+
 /// The guide's table is this file's, and no primitive of floats is without a row.
 #[test]
 fn the_guides_bounds_are_these() {
     let number = |u: f64| if u == 0.0 { "exact".into() } else { format!("{u}") };
-    let (ones, twos) = (ones(), twos());
+    let (ones, twos, mut threes) = (ones(), twos(), threes());
+    // A function of several numbers has several rows.
+    threes.dedup_by_key(|t| t.name);
     let rows = ones.iter().map(|o| (o.name, o.ulps, o.of)).chain(twos.iter().map(|t| (t.name, t.ulps, t.of)));
+    let rows = rows.chain(threes.iter().map(|t| (t.name, t.ulps, t.of)));
     let mut groups: Vec<(Vec<&str>, [f64; 2], Of)> = Vec::new();
     for (name, ulps, of) in rows {
         match groups.iter_mut().find(|g| g.1 == ulps && g.2 == of) {
@@ -455,10 +568,20 @@ fn the_guides_bounds_are_these() {
     }
     let page = include_str!("../../../docs/guide/4-precision.md");
     assert!(page.contains(&table), "docs/guide/4-precision.md lacks this table:\n{table}");
-    let named: Vec<_> = ones.iter().map(|o| o.name).chain(twos.iter().map(|t| t.name)).collect();
+    let named: Vec<_> = ones.iter().map(|o| o.name).chain(twos.iter().map(|t| t.name)).chain(threes.iter().map(|t| t.name)).collect();
     // Those that give truth values are not rounded.
     let unary = Unary::ALL.iter().filter(|u| u.takes_float() && u.result(DType::F32) == DType::F32).map(|u| u.name());
     let binary = Binary::ALL.iter().filter(|b| !b.bits() && !b.compares()).map(|b| b.name());
     let missing: Vec<_> = unary.chain(binary).filter(|n| !named.contains(n)).collect();
+    assert!(missing.is_empty(), "no row for {missing:?}");
+    let composite = [
+        include_str!("../../../src/ops/arithmetic.rs"),
+        include_str!("../../../src/ops/activation.rs"),
+        include_str!("../../../src/ops/elementwise.rs"),
+        include_str!("../../../src/ops/fused.rs"),
+    ];
+    let defined = composite.iter().flat_map(|file| file.lines()).filter_map(|line| line.strip_prefix("    pub fn "));
+    let defined = defined.map(|rest| &rest[..rest.find(['(', '<']).unwrap()]);
+    let missing: Vec<_> = defined.filter(|n| !named.contains(n) && !WITHOUT_ROW.iter().any(|w| w.0 == *n)).collect();
     assert!(missing.is_empty(), "no row for {missing:?}");
 }
