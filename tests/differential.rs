@@ -140,7 +140,8 @@ fn run_all(first: u64, cases: u64, part: u64, keep_going: bool) -> Results {
     results.into_inner().expect("no thread panicked")
 }
 
-/// The processor's seconds that one case takes in a process of its own, where it waits for no other. The driver may have kept its kernels.
+/// The processor's seconds that one case takes in a process of its own, where it waits for no other and Mesa's driver
+/// compiles each kernel anew.
 #[cfg(unix)]
 fn alone(seed: u64) -> f64 {
     // The children of other threads are counted too.
@@ -156,7 +157,8 @@ fn alone(seed: u64) -> f64 {
     let before = spent();
     let mut command = common::command(&std::env::args().next().expect("a program's name"));
     command.arg("random_graphs_agree_with_f64").env("TL_DIFFERENTIAL_SEED", seed.to_string());
-    command.env("TL_DIFFERENTIAL_CASES", "1").env("TL_DIFFERENTIAL_ALONE", "1").stdout(std::process::Stdio::null());
+    command.env("TL_DIFFERENTIAL_CASES", "1").env("TL_DIFFERENTIAL_ALONE", "1");
+    command.env("MESA_SHADER_CACHE_DISABLE", "true").stdout(std::process::Stdio::null());
     let status = command.status().expect("the same program again");
     assert!(status.success(), "seed {seed} alone: {status}");
     spent() - before

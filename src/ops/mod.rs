@@ -15,19 +15,16 @@ pub mod custom;
 pub mod cutoff;
 pub(crate) mod einsum;
 pub(crate) mod elementwise;
-#[doc(hidden)]
-pub mod expert_matmul;
+pub(crate) mod expert_matmul;
 pub(crate) mod fft;
 pub(crate) mod float_bits;
 pub(crate) mod fused;
-#[doc(hidden)]
-pub mod gather;
+pub(crate) mod gather;
 pub mod index;
 pub mod index_add;
 pub mod interpolate;
 pub(crate) mod linear_algebra;
-#[doc(hidden)]
-pub mod linear_scan;
+pub(crate) mod linear_scan;
 #[cfg(test)]
 #[path = "tests/locations.rs"]
 mod locations;
@@ -51,8 +48,7 @@ pub mod softmax;
 pub(crate) mod sort;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
-#[doc(hidden)]
-pub mod topk;
+pub(crate) mod topk;
 #[doc(hidden)]
 pub mod unpack;
 pub mod values;

@@ -7,8 +7,7 @@ mod chain;
 mod chain_neon;
 pub(crate) mod columns;
 mod compile;
-#[doc(hidden)]
-pub mod dot;
+pub(crate) mod dot;
 pub(crate) mod gemm;
 mod lanes;
 mod map;

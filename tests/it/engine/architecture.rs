@@ -395,8 +395,8 @@ const ASK_FORMS: [(&str, &str); 5] = [
     ("ops/unpack/mod.rs", "whether blocks are unpacked before a product of many rows"),
 ];
 /// The questions that such forms are asked by.
-const QUESTIONS_OF_FORMS: [&str; 4] =
-    ["backend().matrices()", "backend().fused_gemv_limits()", "backend().unpacks(", "backend().adapter()"];
+const QUESTIONS_OF_FORMS: [&str; 5] =
+    ["backend().matrices()", "backend().fused_gemv_limits()", "backend().unpacks(", "backend().adapter()", "backend().gradient_parts("];
 
 /// Files above the compiler that contain one of these, but for those where the answers come from, where they decide plans, and what measures a device.
 fn files_that_ask(questions: &[&str]) -> BTreeSet<String> {

@@ -429,7 +429,8 @@ fn triples(three: &Three) -> [Vec<f32>; 3] {
         let part = 0.5 + (mix(n as u64) >> 40) as f64 / (1u64 << 24) as f64;
         x.push(-((three.want)(0.0, a.into(), b.into()) * part).clamp(-f64::from(f32::MAX), f64::from(f32::MAX)) as f32);
     }
-    (a.extend(more_a), b.extend(more_b));
+    a.extend(more_a);
+    b.extend(more_b);
     [x, a, b]
 }
 
