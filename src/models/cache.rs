@@ -8,9 +8,9 @@ use crate::eval::{Replay, eval_all};
 use crate::models::ModelShape;
 use crate::models::paged::PagedCache;
 use crate::strategy::with_pacing;
-use crate::tensor::Tensor;
-use std::sync::Arc;
+use crate::tensor::{Node, Tensor};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long the host spins for the result of a part of a model.
@@ -249,9 +249,13 @@ impl KvCache {
     /// cache returns to the last point up to `len` at which it was kept ([`KvCache::keep_states`]), or to its start, and the tokens behind
     /// [`KvCache::len`] have to be read again. [`crate::models::Session`] does so.
     pub fn truncate(&mut self, len: usize) {
-        if len >= self.len {
-            return;
+        if len < self.len {
+            self.go_back(len);
         }
+    }
+
+    /// Returns to `len` positions, or with states to the last point up to there at which they were kept.
+    fn go_back(&mut self, len: usize) {
         self.forget_steps();
         if self.has_states() {
             self.snapshots.retain(|s| s.len <= len);
@@ -263,6 +267,24 @@ impl KvCache {
         let places = self.parts.iter().zip(&mut self.layers).flat_map(states_of);
         places.zip(states).for_each(|(place, state)| *place = state.clone());
         self.len = *known;
+    }
+
+    /// Where the cache is, to return to by [`KvCache::return_to`]. Its buffers can still be written in place.
+    pub(crate) fn point(&self) -> CachePoint {
+        CachePoint { len: self.len, nodes: self.tensors().map(|t| Arc::downgrade(&t.node)).collect() }
+    }
+
+    /// Returns to an earlier point after an evaluation that failed: what was written since and is not stored is dropped, so that it is not computed
+    /// with what comes next. Of what is stored, as by [`KvCache::truncate`].
+    pub(crate) fn return_to(&mut self, point: &CachePoint) {
+        for (slot, node) in self.layers.iter_mut().flatten().zip(&point.nodes) {
+            // Where the old buffer is gone, the write took place in it.
+            if let Some(node) = node.upgrade().filter(|_| slot.node.stored.get().is_none()) {
+                slot.node = node;
+            }
+        }
+        self.lent.clear();
+        self.go_back(point.len);
     }
 
     /// What another process needs to know to keep its layers' part of this cache.
@@ -460,6 +482,13 @@ impl CachePart {
     fn is_state(&self) -> bool {
         matches!(self, CachePart::State { .. })
     }
+}
+
+/// A point of a cache that reading more may have to return to.
+pub(crate) struct CachePoint {
+    len: usize,
+    /// The buffers, in the order of [`KvCache::tensors`].
+    nodes: Vec<Weak<Node>>,
 }
 
 /// The states of a layer.

@@ -183,7 +183,7 @@ impl<'m> Session<'m> {
     }
 
     /// Processes tokens and returns the logits `[V]` after the last one. `stop` is called between chunks; if it returns true, the rest is
-    /// skipped and the result is `None`.
+    /// skipped and the result is `None`. After an error the session is as it was before.
     ///
     /// # Errors
     /// [`TensorError::Value`] where there are no tokens, they do not fit into the context, or one is not in the vocabulary; those of the
@@ -219,7 +219,7 @@ impl<'m> Session<'m> {
         let tokens = &self.with_unread(tokens)?[..];
         let end = self.cache.len() + tokens.len();
         let mut rest = tokens;
-        let mut hidden = None;
+        let mut logits = None;
         // Where few tokens take as long as many: one plan to compile, one run.
         let wide = self.device.capabilities().wide;
         let round = |n: usize| Some(n.next_power_of_two().max(MIN_CHUNK)).filter(|&n| wide && n < ROUNDED_PROMPT);
@@ -241,25 +241,36 @@ impl<'m> Session<'m> {
             let mut chunk: Vec<i32> = rest[..valid].iter().map(|&t| t as i32).collect();
             chunk.resize(size, 0);
             let ids = Tensor::from_vec(chunk, &[size], &self.device)?;
-            let before = self.cache.len();
-            crate::events::prompt_chunk(valid, before);
-            let h = self.model.forward(&mut Pass::tokens(&ids).of_text(end), &mut self.cache)?;
-            let last = h.narrow(1, valid - 1, 1)?;
-            rest = &rest[valid..];
-            self.cache.truncate(before + valid);
-            if rest.is_empty() {
-                hidden = Some(last);
-            } else {
-                eval_all(&self.cache.tensors().collect::<Vec<_>>())?;
-            }
-            self.tokens.extend(&tokens[tokens.len() - rest.len() - valid..tokens.len() - rest.len()]);
+            let (read, unread) = rest.split_at(valid);
+            rest = unread;
+            logits = self.or_return(|session| session.read_chunk(&ids, valid, end, rest.is_empty()))?;
+            self.tokens.extend(read);
         }
-        let Some(last) = hidden else { return Ok(None) };
-        let logits = self.model.logits(&last)?.flatten(0, -1)?;
-        eval_all(&[&logits])?;
         // Steps that are taken ahead may have to be undone.
         self.cache.keep_states();
+        Ok(logits)
+    }
+
+    /// Reads the first `valid` of some tokens of a text that ends at `end`; the logits after the last one, where the text's end is wanted.
+    fn read_chunk(&mut self, ids: &Tensor, valid: usize, end: usize, is_last: bool) -> TensorResult<Option<Tensor>> {
+        let before = self.cache.len();
+        crate::events::prompt_chunk(valid, before);
+        let h = self.model.forward(&mut Pass::tokens(ids).of_text(end), &mut self.cache)?;
+        let last = h.narrow(1, valid - 1, 1)?;
+        self.cache.truncate(before + valid);
+        if !is_last {
+            eval_all(&self.cache.tensors().collect::<Vec<_>>())?;
+            return Ok(None);
+        }
+        let logits = self.model.logits(&last)?.flatten(0, -1)?;
+        eval_all(&[&logits])?;
         Ok(Some(logits))
+    }
+
+    /// What `work` gives; where it fails, the cache is as it was before.
+    fn or_return<T>(&mut self, work: impl FnOnce(&mut Self) -> TensorResult<T>) -> TensorResult<T> {
+        let point = self.cache.point();
+        work(self).inspect_err(|_| self.cache.return_to(&point))
     }
 
     /// Processes tokens without sampling; returns the logits `[T,V]` after each of them, in one evaluation.
@@ -294,10 +305,13 @@ impl<'m> Session<'m> {
     fn score_paced(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
         let all = &self.with_unread(tokens)?[..];
         let ids = Tensor::from_vec(all.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[all.len()], &self.device)?;
-        let h = self.model.hidden(&ids, &mut self.cache)?;
+        let logits = self.or_return(|session| {
+            let h = session.model.hidden(&ids, &mut session.cache)?;
+            let logits = session.model.logits(&h.narrow(1, all.len() - tokens.len(), tokens.len())?)?.squeeze(0)?;
+            eval_all(&[&logits])?;
+            Ok(logits)
+        })?;
         self.tokens.extend(all);
-        let logits = self.model.logits(&h.narrow(1, all.len() - tokens.len(), tokens.len())?)?.squeeze(0)?;
-        eval_all(&[&logits])?;
         Ok(logits)
     }
 

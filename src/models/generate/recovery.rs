@@ -114,14 +114,19 @@ impl<'m> Session<'m> {
     }
 
     /// What `work` gives for this session. Where the device is lost or full, the session moves to the next one, and `work` is done there, with the
-    /// tokens that the session had.
+    /// tokens that the session had. After an error the session has the tokens that it had.
     pub(super) fn recovering<T>(&mut self, mut work: impl FnMut(&mut Self, &[u32]) -> TensorResult<T>) -> TensorResult<T> {
         let known = self.tokens.clone();
         let mut lost: &[u32] = &[];
         loop {
-            match work(self, lost) {
-                Err(e) if self.reload.is_some() => self.move_on(e)?,
+            let error = match work(self, lost) {
+                Err(e) => self.move_on(e).err(),
                 done => return done,
+            };
+            if let Some(e) = error {
+                self.cache.truncate(known.len());
+                self.tokens = known;
+                return Err(e);
             }
             lost = &known;
         }

@@ -8,6 +8,7 @@ mod convert;
 mod encoders;
 mod every_key;
 mod experts;
+mod full_memory;
 mod gguf_keys;
 mod gguf_layouts;
 #[cfg(feature = "images")]

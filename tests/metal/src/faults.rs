@@ -14,6 +14,12 @@ pub struct Faults {
     pub early_handlers: AtomicBool,
     /// Which encoder of it fails.
     pub fail_encoder: AtomicUsize,
+    /// Command buffers that a queue gives until it gives none once; negative for never.
+    pub no_commands: AtomicI64,
+    /// Encoders that command buffers give until one gives none; negative for never.
+    pub no_encoder: AtomicI64,
+    /// Whether a device gives no queue, fence or event: the method's name.
+    pub without: Mutex<&'static str>,
     /// Whether new buffers and heaps are refused.
     pub refuse_memory: AtomicBool,
     /// Whether new heaps are.
@@ -42,6 +48,9 @@ pub static FAULTS: Faults = Faults {
     late_handlers: AtomicU64::new(0),
     early_handlers: AtomicBool::new(false),
     fail_encoder: AtomicUsize::new(0),
+    no_commands: AtomicI64::new(-1),
+    no_encoder: AtomicI64::new(-1),
+    without: Mutex::new(""),
     refuse_memory: AtomicBool::new(false),
     refuse_heaps: AtomicBool::new(false),
     no_device: AtomicBool::new(false),
@@ -98,6 +107,11 @@ pub static COUNTS: Counts = Counts {
     made_resident: AtomicU64::new(0),
     from_archives: AtomicU64::new(0),
 };
+
+/// Whether devices are to give nothing where this method is called.
+pub fn is_without(method: &str) -> bool {
+    *FAULTS.without.lock().unwrap() == method
+}
 
 /// Counts towards something that is to happen once; whether it is now.
 pub fn is_due(left: &AtomicI64) -> bool {

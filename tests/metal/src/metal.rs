@@ -7,7 +7,7 @@
 use crate::errors::{give, ns_error};
 use crate::events::{FakeEvent, FakeFence};
 pub use crate::faults::{COUNTS, FAULTS};
-use crate::faults::{UNTOLD, is_due};
+use crate::faults::{UNTOLD, is_due, is_without};
 use crate::memory::{self, ALLOCATED, FakeBuffer, bind};
 use crate::objc;
 use crate::residency::{FakeSet, is_resident};
@@ -121,26 +121,32 @@ define_class!(
         }
         #[unsafe(method_id(newFence))]
         fn newFence(&self) -> Option<Retained<ProtocolObject<dyn MTLFence>>> {
-            let this = FakeFence::alloc().set_ivars(());
-            // SAFETY: `init` of NSObject.
-            let this: Retained<FakeFence> = unsafe { msg_send![super(this), init] };
-            Some(ProtocolObject::from_retained(this))
+            (!is_without("newFence")).then(|| {
+                let this = FakeFence::alloc().set_ivars(());
+                // SAFETY: `init` of NSObject.
+                let this: Retained<FakeFence> = unsafe { msg_send![super(this), init] };
+                ProtocolObject::from_retained(this)
+            })
         }
         #[unsafe(method_id(newSharedEvent))]
         fn newSharedEvent(&self) -> Option<Retained<ProtocolObject<dyn MTLSharedEvent>>> {
-            let this = FakeEvent::alloc().set_ivars(AtomicU64::new(0));
-            // SAFETY: `init` of NSObject.
-            let this: Retained<FakeEvent> = unsafe { msg_send![super(this), init] };
-            Some(ProtocolObject::from_retained(this))
+            (!is_without("newSharedEvent")).then(|| {
+                let this = FakeEvent::alloc().set_ivars(AtomicU64::new(0));
+                // SAFETY: `init` of NSObject.
+                let this: Retained<FakeEvent> = unsafe { msg_send![super(this), init] };
+                ProtocolObject::from_retained(this)
+            })
         }
         #[unsafe(method_id(newCommandQueue))]
         fn newCommandQueue(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandQueue>>> {
-            let (work, todo) = channel();
-            std::thread::spawn(move || serve(todo));
-            let this = FakeQueue::alloc().set_ivars(Queue { work, sets: Arc::default() });
-            // SAFETY: `init` of NSObject.
-            let this: Retained<FakeQueue> = unsafe { msg_send![super(this), init] };
-            Some(ProtocolObject::from_retained(this))
+            (!is_without("newCommandQueue")).then(|| {
+                let (work, todo) = channel();
+                std::thread::spawn(move || serve(todo));
+                let this = FakeQueue::alloc().set_ivars(Queue { work, sets: Arc::default() });
+                // SAFETY: `init` of NSObject.
+                let this: Retained<FakeQueue> = unsafe { msg_send![super(this), init] };
+                ProtocolObject::from_retained(this)
+            })
         }
         #[unsafe(method_id(newBufferWithLength:options:))]
         fn newBufferWithLength_options(
@@ -390,16 +396,16 @@ define_class!(
         }
         #[unsafe(method_id(commandBuffer))]
         fn commandBuffer(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
-            Some(FakeCommands::new(self.ivars(), true, false))
+            (!is_due(&FAULTS.no_commands)).then(|| FakeCommands::new(self.ivars(), true, false))
         }
         #[unsafe(method_id(commandBufferWithUnretainedReferences))]
         fn commandBufferWithUnretainedReferences(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
-            Some(FakeCommands::new(self.ivars(), false, false))
+            (!is_due(&FAULTS.no_commands)).then(|| FakeCommands::new(self.ivars(), false, false))
         }
         #[unsafe(method_id(commandBufferWithDescriptor:))]
         fn commandBufferWithDescriptor(&self, d: &MTLCommandBufferDescriptor) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
             let tells = d.errorOptions().contains(MTLCommandBufferErrorOption::EncoderExecutionStatus);
-            Some(FakeCommands::new(self.ivars(), d.retainedReferences(), tells))
+            (!is_due(&FAULTS.no_commands)).then(|| FakeCommands::new(self.ivars(), d.retainedReferences(), tells))
         }
         #[unsafe(method(addResidencySet:))]
         fn addResidencySet(&self, set: &ProtocolObject<dyn MTLResidencySet>) {
@@ -493,27 +499,31 @@ define_class!(
         }
         #[unsafe(method_id(computeCommandEncoderWithDispatchType:))]
         fn computeCommandEncoderWithDispatchType(&self, kind: MTLDispatchType) -> Option<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
-            COUNTS.encoders.fetch_add(1, SeqCst);
-            let pass = Pass { concurrent: kind == MTLDispatchType::Concurrent, ..Pass::default() };
-            let e = Encoder {
-                of: self.retain(),
-                pass: RefCell::new(Some(pass)),
-                pipeline: RefCell::new(None),
-                binds: RefCell::new(vec![None; 31]),
-                groups: Cell::new(0),
-            };
-            let this = FakeEncoder::alloc().set_ivars(e);
-            // SAFETY: `init` of NSObject.
-            let this: Retained<FakeEncoder> = unsafe { msg_send![super(this), init] };
-            Some(ProtocolObject::from_retained(this))
+            (!is_due(&FAULTS.no_encoder)).then(|| {
+                COUNTS.encoders.fetch_add(1, SeqCst);
+                let pass = Pass { concurrent: kind == MTLDispatchType::Concurrent, ..Pass::default() };
+                let e = Encoder {
+                    of: self.retain(),
+                    pass: RefCell::new(Some(pass)),
+                    pipeline: RefCell::new(None),
+                    binds: RefCell::new(vec![None; 31]),
+                    groups: Cell::new(0),
+                };
+                let this = FakeEncoder::alloc().set_ivars(e);
+                // SAFETY: `init` of NSObject.
+                let this: Retained<FakeEncoder> = unsafe { msg_send![super(this), init] };
+                ProtocolObject::from_retained(this)
+            })
         }
         #[unsafe(method_id(blitCommandEncoder))]
         fn blitCommandEncoder(&self) -> Option<Retained<ProtocolObject<dyn MTLBlitCommandEncoder>>> {
-            COUNTS.encoders.fetch_add(1, SeqCst);
-            let this = FakeBlit::alloc().set_ivars((self.retain(), RefCell::new(Some(Pass::default()))));
-            // SAFETY: `init` of NSObject.
-            let this: Retained<FakeBlit> = unsafe { msg_send![super(this), init] };
-            Some(ProtocolObject::from_retained(this))
+            (!is_due(&FAULTS.no_encoder)).then(|| {
+                COUNTS.encoders.fetch_add(1, SeqCst);
+                let this = FakeBlit::alloc().set_ivars((self.retain(), RefCell::new(Some(Pass::default()))));
+                // SAFETY: `init` of NSObject.
+                let this: Retained<FakeBlit> = unsafe { msg_send![super(this), init] };
+                ProtocolObject::from_retained(this)
+            })
         }
         #[unsafe(method(encodeSignalEvent:value:))]
         fn encodeSignalEvent(&self, event: &ProtocolObject<dyn MTLEvent>, value: u64) {

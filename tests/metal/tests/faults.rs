@@ -255,6 +255,18 @@ fn refused_memory_is_an_error_that_names_the_device() {
 }
 
 #[test]
+fn what_metal_does_not_give_is_named_when_it_is_opened() {
+    let _alone = alone();
+    for (method, what) in [("newCommandQueue", "command queue"), ("newSharedEvent", "shared event"), ("newFence", "fence")] {
+        *FAULTS.without.lock().unwrap() = method;
+        let failed = Device::open_with_tuning("metal", Tuning::apple());
+        *FAULTS.without.lock().unwrap() = "";
+        let says = format!("Metal gives no {what}");
+        assert!(matches!(&failed, Err(TensorError::UnsupportedDevice(why)) if why.contains(&says)), "{failed:?}");
+    }
+}
+
+#[test]
 fn where_metal_has_no_device_opening_says_so() {
     let _alone = alone();
     FAULTS.no_device.store(true, SeqCst);

@@ -1,5 +1,5 @@
-//! Faults in the middle of a model's work: each barrier of a decode step and of a training step left out, and command buffers that fail while a text is
-//! written.
+//! Faults in the middle of a model's work: each barrier of a decode step and of a training step left out, command buffers that fail or are not given while
+//! a text is written, memory that is refused.
 
 #[path = "../../common/mod.rs"]
 mod common;
@@ -11,16 +11,22 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tensorlogic::models::{Sampler, Session};
+use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::ops::loss::NllOptions;
+use tensorlogic::optim::{AdamW, Optimizer};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
+
+const CONFIG: GptConfig = GptConfig { vocab: 29, context: 16, layers: 2, heads: 2, width: 24, bias: false, dropout: 0.0 };
 
 /// The faults are the process's: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(|e| e.into_inner());
-    FAULTS.fail_after.store(-1, SeqCst);
-    FAULTS.skip_barrier.store(-1, SeqCst);
+    for counter in [&FAULTS.fail_after, &FAULTS.no_commands, &FAULTS.no_encoder, &FAULTS.skip_barrier] {
+        counter.store(-1, SeqCst);
+    }
+    FAULTS.refuse_memory.store(false, SeqCst);
     guard
 }
 
@@ -118,33 +124,103 @@ fn generate(device: &Device, begin: impl Fn()) -> (usize, TensorResult<Vec<u32>>
     }
 }
 
-/// Wherever in a text it fails, the text ends with an error, everything is released, and another device writes the whole text.
+/// How many objects there are, once there are at most `most` or five seconds have passed: the thread of a queue lets go of a command buffer after its
+/// handlers.
+fn settled(most: i64) -> i64 {
+    let start = Instant::now();
+    while fake_metal::live() as i64 > most && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fake_metal::live() as i64
+}
+
+/// Wherever in a text a command buffer fails, or is not given, or has no encoder, the text ends with an error, everything is released, and another
+/// device writes the whole text.
 #[test]
-fn a_command_buffer_that_fails_in_the_middle_of_a_text_ends_it() {
+fn a_fault_in_the_middle_of_a_text_ends_it() {
     let _alone = alone();
     let right = generate(&device(), || {}).1.unwrap();
     assert_eq!(right, generate(&Device::cpu(), || {}).1.unwrap());
-    let settled = |most: i64| {
-        // The thread of a queue lets go of a command buffer after its handlers.
-        let start = Instant::now();
-        while fake_metal::live() as i64 > most && start.elapsed() < Duration::from_secs(5) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        fake_metal::live() as i64
-    };
     let before = settled(0);
-    let mut came = vec![];
-    for n in [0, 1, 3, 8] {
-        let lost = device();
-        let (tokens, failed) = generate(&lost, || FAULTS.fail_after.store(n, SeqCst));
-        assert_eq!(FAULTS.fail_after.load(SeqCst), -1, "command buffer {n} did not fail");
-        assert!(matches!(&failed, Err(TensorError::DeviceLost(why)) if why.contains("as asked")), "{n}: {failed:?}");
-        assert!(lost.is_lost() && tokens < right.len());
-        came.push(tokens);
-        drop((lost, failed));
-        assert_eq!(settled(before), before, "objects that nobody released after command buffer {n}");
+    let faults =
+        [(&FAULTS.fail_after, "as asked"), (&FAULTS.no_commands, "gives no command buffer"), (&FAULTS.no_encoder, "gives no encoder")];
+    for (fault, says) in faults {
+        let mut came = vec![];
+        for n in [0, 1, 3, 8] {
+            let lost = device();
+            let (tokens, failed) = generate(&lost, || fault.store(n, SeqCst));
+            assert_eq!(fault.load(SeqCst), -1, "{says}: number {n} did not fail");
+            assert!(matches!(&failed, Err(TensorError::DeviceLost(why)) if why.contains(says)), "{n}: {failed:?}");
+            assert!(tokens < right.len());
+            came.push(tokens);
+            drop((lost, failed));
+            assert_eq!(settled(before), before, "{says}: objects that nobody released after number {n}");
+        }
+        println!("{says}: tokens before the failure: {came:?}");
+        assert!(came.is_sorted() && came[3] > 0, "{came:?}");
     }
-    println!("tokens before the failure: {came:?}");
-    assert!(came.is_sorted() && came[3] > 0, "{came:?}");
     assert_eq!(generate(&device(), || {}).1.unwrap(), right);
+}
+
+/// Memory that is refused while a longer prompt is read: an error, and once there is memory the same session reads it as the CPU does.
+#[test]
+fn memory_refused_in_the_middle_of_a_text_loses_nothing() {
+    let _alone = alone();
+    let longer: Vec<u32> = (0..40).map(|n| n * 7 % 60).collect();
+    let before = settled(0);
+    let read = |device: &Device, refuse: bool| {
+        let model = tiny_llama(device);
+        let mut session = Session::new(&*model, 64, device).unwrap();
+        session.prompt(&[1, 2, 3], || false).unwrap().unwrap().to_vec().unwrap();
+        let mut prompt = || session.prompt(&longer, || false)?.expect("nobody interrupts").to_vec();
+        if refuse {
+            device.empty_cache();
+            FAULTS.refuse_memory.store(true, SeqCst);
+            let failed = prompt();
+            FAULTS.refuse_memory.store(false, SeqCst);
+            assert!(matches!(failed, Err(TensorError::OutOfMemory { .. })), "{failed:?}");
+        }
+        prompt().unwrap()
+    };
+    let want = read(&Device::cpu(), false);
+    let (plain, refused) = (read(&device(), false), read(&device(), true));
+    assert_eq!(refused, plain);
+    assert!(plain.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-3), "{plain:?} {want:?}");
+    assert_eq!(settled(before), before, "objects that nobody released");
+}
+
+/// The same of a training step: the loss and weights are those of a step that found its memory.
+#[test]
+fn memory_refused_in_the_middle_of_training_loses_nothing() {
+    let _alone = alone();
+    let before = settled(0);
+    let train = |refuse: bool| {
+        let device = device();
+        let model = Gpt::new(CONFIG, &mut Rng::new(3), &device).unwrap();
+        let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2).unwrap().max_grad_norm(1.0);
+        let tokens =
+            |seed: i32| Tensor::from_vec((0..32).map(|n| (n * seed + n / 7) % 29).collect::<Vec<i32>>(), &[2, 16], &device).unwrap();
+        let mut losses = vec![];
+        let mut run = |step: i32| {
+            optimizer.zero_grad()?;
+            let loss = model.loss(&tokens(step + 3), &tokens(step + 4))?;
+            loss.backward()?;
+            optimizer.step_with(&[&loss.detach()])?;
+            loss.item()
+        };
+        for step in 0..3 {
+            if refuse && step == 1 {
+                device.empty_cache();
+                FAULTS.refuse_memory.store(true, SeqCst);
+                let failed = run(step);
+                FAULTS.refuse_memory.store(false, SeqCst);
+                assert!(matches!(failed, Err(TensorError::OutOfMemory { .. })), "{failed:?}");
+            }
+            losses.push(run(step).unwrap());
+        }
+        let weights = model.named_parameters().into_iter().map(|(_, t)| t.get().to_vec().unwrap());
+        (losses, weights.collect::<Vec<_>>())
+    };
+    assert!(train(true) == train(false), "a step that found no memory changed something");
+    assert_eq!(settled(before), before, "objects that nobody released");
 }
