@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 use tensorlogic::io::SafeTensors;
-use tensorlogic::models::{self, Sampler, Session, Weights};
+use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device};
 
-const TOKENS: usize = 16;
+/// Tokens in f32, and in the type that a device takes by itself.
+const TOKENS: [usize; 2] = [16, 10];
 /// Dispatches of a decode step: 30 layers of five, and three around them.
 const STEP_DISPATCHES: u64 = 153;
 
@@ -26,12 +27,11 @@ fn ids(reference: &SafeTensors, name: &str) -> Vec<u32> {
 }
 
 /// The tokens that follow a prompt, and what was counted at each.
-fn generate(device: &Device, model: &Path, prompt: &[u32]) -> (Vec<u32>, Vec<[u64; 4]>) {
-    let model = models::load(&Weights::open(model, device).unwrap(), Some(DType::F32)).unwrap();
-    let mut session = Session::new(&*model, 64, device).unwrap();
+fn generate(device: &Device, model: &dyn Model, prompt: &[u32], most: usize) -> (Vec<u32>, Vec<[u64; 4]>) {
+    let mut session = Session::new(model, 64, device).unwrap();
     let logits = session.prompt(prompt, || false).unwrap().unwrap();
     let mut sampler = Sampler::default();
-    let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(TOKENS);
+    let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(most);
     let (mut tokens, mut seen) = (vec![], vec![]);
     while let Some(token) = generation.token().unwrap() {
         tokens.push(token);
@@ -52,19 +52,25 @@ fn the_first_tokens_are_those_of_transformers() {
     let (prompt, want) = (ids(&reference, "prompt_0"), ids(&reference, "greedy_0"));
     let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
     device.set_adaptive(false);
-    let start = Instant::now();
-    let (got, seen) = generate(&device, Path::new(&path), &prompt);
-    let seconds = start.elapsed().as_secs_f64();
-    println!("{} tokens behind {} in {seconds:.0} s: {got:?}; counted at each: {seen:?}", got.len(), prompt.len());
-    assert_eq!(got, want[..TOKENS]);
-    let [first, .., last] = &seen[..] else { panic!("{} tokens", seen.len()) };
-    let tokens = (seen.len() - 1) as u64;
-    let [submits, dispatches, barriers, _]: [u64; 4] = std::array::from_fn(|n| last[n] - first[n]);
-    assert!(submits <= tokens, "{submits} command buffers for {tokens} tokens");
-    assert!(dispatches <= tokens * STEP_DISPATCHES && barriers <= dispatches, "{dispatches} dispatches, {barriers} barriers");
-    // From the third token on until the last step is on its way, each token is a step of so many dispatches, with a barrier between any two.
-    let (from, to) = (seen[2], seen[TOKENS - 2]);
-    let steps = (TOKENS - 4) as u64;
-    assert_eq!([to[1] - from[1], to[2] - from[2]], [steps * STEP_DISPATCHES, steps * (STEP_DISPATCHES - 1)], "dispatches and barriers");
-    assert_eq!(last[3] - seen[1][3], 0, "memory was taken behind the second token");
+    let weights = Weights::open(path, &device).unwrap();
+    for (dtype, most) in [Some(DType::F32), None].into_iter().zip(TOKENS) {
+        let start = Instant::now();
+        let model = models::load(&weights, dtype).unwrap();
+        let (got, seen) = generate(&device, &*model, &prompt, most);
+        let (seconds, dtype) = (start.elapsed().as_secs_f64(), model.shape().dtype);
+        println!("{dtype}: {} tokens behind {} in {seconds:.0} s: {got:?}; counted at each: {seen:?}", got.len(), prompt.len());
+        assert_eq!(dtype, if most == TOKENS[0] { DType::F32 } else { DType::F16 });
+        assert_eq!(got, want[..most], "{dtype}");
+        let [first, .., last] = &seen[..] else { panic!("{} tokens", seen.len()) };
+        let tokens = (seen.len() - 1) as u64;
+        let [submits, dispatches, barriers, _]: [u64; 4] = std::array::from_fn(|n| last[n] - first[n]);
+        assert!(submits <= tokens, "{dtype}: {submits} command buffers for {tokens} tokens");
+        assert!(dispatches <= tokens * STEP_DISPATCHES && barriers <= dispatches, "{dtype}: {dispatches} dispatches, {barriers} barriers");
+        // From the third token on until the last step is on its way, each token is a step of so many dispatches, with a barrier between any two.
+        let (from, to) = (seen[2], seen[most - 2]);
+        let steps = (most - 4) as u64;
+        let counted = [to[1] - from[1], to[2] - from[2]];
+        assert_eq!(counted, [steps * STEP_DISPATCHES, steps * (STEP_DISPATCHES - 1)], "{dtype}: dispatches and barriers");
+        assert_eq!(last[3] - seen[1][3], 0, "{dtype}: memory was taken behind the second token");
+    }
 }
