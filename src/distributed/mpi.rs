@@ -72,6 +72,7 @@ calls! {
 struct Constants {
     world: Handle,
     float: Handle,
+    /// 64 bits, signed: MPICH 4.0 takes the largest of unsigned ones as if they were signed.
     word: Handle,
     byte: Handle,
     max: Handle,
@@ -88,7 +89,7 @@ struct Constants {
 const MPICH: Constants = Constants {
     world: 0x4400_0000,
     float: 0x4c00_040a,
-    word: 0x4c00_083e,
+    word: 0x4c00_083a,
     byte: 0x4c00_010d,
     max: 0x5800_0001,
     sum: 0x5800_0003,
@@ -104,7 +105,7 @@ const MPICH: Constants = Constants {
 const STANDARD: Constants = Constants {
     world: 0x101,
     float: 0x210,
-    word: 0x259,
+    word: 0x258,
     byte: 0x247,
     max: 0x23,
     sum: 0x21,
@@ -121,7 +122,7 @@ fn open_mpi(lib: &Library) -> Result<Constants, String> {
     Ok(Constants {
         world: handle(c"ompi_mpi_comm_world")?,
         float: handle(c"ompi_mpi_float")?,
-        word: handle(c"ompi_mpi_uint64_t")?,
+        word: handle(c"ompi_mpi_int64_t")?,
         byte: handle(c"ompi_mpi_byte")?,
         max: handle(c"ompi_mpi_op_max")?,
         sum: handle(c"ompi_mpi_op_sum")?,
@@ -530,10 +531,15 @@ impl Transport for Mpi {
     fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
         let c = &self.0.constants;
         let n = count(words.len())?;
+        // With the first bit the other way round, signed numbers are in the order of unsigned ones.
+        let flip_first_bit = |words: &mut [u64]| words.iter_mut().for_each(|w| *w ^= 1 << 63);
+        flip_first_bit(words);
         // SAFETY: in place, of that many words, which outlive the wait.
         self.0.complete("the ranks' agreement", size_of_val(words), |request| unsafe {
             (self.0.calls.all_reduce)(c.in_place as Address, words.as_mut_ptr().cast(), n, c.word, c.max, c.world, request)
-        })
+        })?;
+        flip_first_bit(words);
+        Ok(())
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()> {

@@ -87,6 +87,7 @@ fn ranks_and_distributed_states_change_no_bit() {
             Case { rule: "adamw", half: true, checkpointing: true, sharded: true, accumulate: 2 },
             Case { rule: "adamw", half: true, checkpointing: false, sharded: false, accumulate: 2 },
             Case { rule: "muon", half: false, checkpointing: false, sharded: true, accumulate: 1 },
+            Case { rule: "muon", half: true, checkpointing: false, sharded: true, accumulate: 1 },
             Case { rule: "lion", half: true, checkpointing: false, sharded: true, accumulate: 1 },
             Case { rule: "sgd", half: false, checkpointing: true, sharded: false, accumulate: 1 },
         ];
