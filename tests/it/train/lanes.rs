@@ -522,7 +522,7 @@ impl Transport for Mirror {
         Ok(())
     }
     fn abort(&self, _: i32) {}
-    fn leave(&self) {}
+    fn leave(&self, _: i32) {}
 }
 
 #[test]
