@@ -134,7 +134,8 @@ fn ranks_talk_by_tcp_and_by_shared_memory() {
         for &tcp in wires {
             let run = format!("{family}{size}{tcp}");
             let start = |more: &str| {
-                let line = p.begin(&run, &format!("{common} {more}"));
+                // MPICH 4.0 over UCX and TCP may not return from its end.
+                let line = p.begin(&run, &format!("{common} {more} --rank-timeout 10"));
                 let mut c = if tcp { ranks(&mpi, family, size, &line) } else { shared_ranks(&mpi, family, size, &line) };
                 match family {
                     "mpich" if tcp => drop(c.envs(over_tcp).envs(ucx)),
@@ -347,11 +348,11 @@ fn a_rank_that_cannot_leave_ends_the_job() {
     let common = format!("{TINY} --lanes 4 --steps 4 --eval-every 0");
     check(alone(&p.begin("alone", &common)), Some(0), "saved 4\n", "");
     for family in ["openmpi", "mpich"] {
-        let (child, _) = that_cannot_leave(&mpi, family, &p, &format!("time-{family}"), &format!("{common} --rank-timeout 2"));
+        let (child, _) = that_cannot_leave(&mpi, family, &p, &format!("time-{family}"), &format!("{common} --rank-timeout 3"));
         let (err, took) = check_end(child, Some(0));
-        let text = "tl: rank 0: nothing is left to do, but MPI_Finalize has not returned for 2 s; the job ends without it\n";
+        let text = "tl: rank 0: nothing is left to do, but MPI_Finalize has not returned for 3 s; the job ends without it\n";
         assert!(err.matches(text).count() == 1 && err.matches("MPI_Finalize").count() == 1, "{family}: {err}");
-        assert!(took > Duration::from_secs(1), "{family}: {took:?}");
+        assert!(took > Duration::from_secs(2), "{family}: {took:?}");
         p.assert_same("alone", &format!("time-{family}"));
         // A signal to a rank that waits there.
         let (child, first) = that_cannot_leave(&mpi, family, &p, &format!("term-{family}"), &common);
@@ -366,9 +367,9 @@ fn a_rank_that_cannot_leave_ends_the_job() {
         }
     }
     // Four ranks of MPICH 4.0 over UCX and TCP often wait there for each other.
-    for n in 0..3 {
+    for n in 0..2 {
         let run = format!("ucx{n}");
-        let mut c = ranks(&mpi, "mpich", 4, &p.begin(&run, &format!("{common} --rank-timeout 2")));
+        let mut c = ranks(&mpi, "mpich", 4, &p.begin(&run, &format!("{common} --rank-timeout 4")));
         c.envs([("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"), ("TL_SHARED_WINDOW", "0")]);
         check(c, Some(0), "saved 4\n", "");
         p.assert_same("alone", &run);
