@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// Whether nothing runs that could be stopped: Ctrl-C then ends the process.
 static IDLE: AtomicBool = AtomicBool::new(false);
+/// Whether everything is done, and the process leaves others.
+static LEAVING: AtomicBool = AtomicBool::new(false);
 static INSTALL: Once = Once::new();
 
 /// From here on Ctrl-C (and a termination signal) sets the flag. To be called when a loop that reads it begins: before, Ctrl-C simply ends `tl`.
@@ -13,6 +15,11 @@ pub fn install() {
     INSTALL.call_once(|| {
         // Where no handler can be set, Ctrl-C keeps its usual meaning.
         let _ = ctrlc::set_handler(|| {
+            #[cfg(unix)]
+            if LEAVING.load(Ordering::SeqCst) {
+                // SAFETY: ends the process. Functions that libraries have for its end may wait for what did not come.
+                unsafe { libc::_exit(130) };
+            }
             if REQUESTED.swap(true, Ordering::SeqCst) || IDLE.load(Ordering::SeqCst) {
                 std::process::exit(130);
             }
@@ -42,6 +49,11 @@ pub fn save_and_end() -> bool {
 /// Whether the user asked to stop.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Says that everything is done and saved: from here on Ctrl-C ends the process at once.
+pub fn leave() {
+    LEAVING.store(true, Ordering::SeqCst);
 }
 
 /// Says whether the command waits for the user. A request that was answered is forgotten.

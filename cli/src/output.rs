@@ -25,13 +25,18 @@ pub enum Failure {
 impl Failure {
     /// The exit code of the process.
     pub fn code(&self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.number())
+    }
+
+    /// The same as a number.
+    pub fn number(&self) -> u8 {
+        match self {
             Failure::Error(_) | Failure::Device(_) => 1,
             Failure::Told(code) => *code,
             Failure::Usage(_) => 2,
             Failure::Interrupted => 130,
             Failure::Closed => 0,
-        })
+        }
     }
 }
 

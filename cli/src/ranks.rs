@@ -1,7 +1,7 @@
 //! The ranks that a launcher started: how a command joins them, which device each opens, and how all end together.
 
-use crate::Global;
 use crate::output::{self, Failure};
+use crate::{Global, interrupt};
 use clap::Args;
 use std::time::Duration;
 use tensorlogic::Device;
@@ -36,7 +36,7 @@ pub fn global_of(ranks: &Ranks, global: Global) -> Global {
 /// Ends a rank: an error of one is the end of all, and the rank that had it says why.
 pub fn end(ranks: &Ranks, result: Result<(), Failure>) -> Result<(), Failure> {
     if ranks.size() == 1 {
-        ranks.leave();
+        leave(ranks, &result);
         return result;
     }
     let failed = !matches!(result, Ok(()) | Err(Failure::Interrupted));
@@ -47,12 +47,19 @@ pub fn end(ranks: &Ranks, result: Result<(), Failure>) -> Result<(), Failure> {
             output::note(&format!("tl: rank {} of {}: {e}", ranks.rank(), ranks.size()));
         }
     }
-    ranks.leave();
-    result.map_err(|e| match e {
+    let result = result.map_err(|e| match e {
         Failure::Interrupted => e,
         Failure::Usage(_) => Failure::Told(2),
         _ => Failure::Told(1),
-    })
+    });
+    leave(ranks, &result);
+    result
+}
+
+/// Leaves the other ranks. The library may wait for them without end: Ctrl-C and SIGTERM end the process there, and so does time.
+fn leave(ranks: &Ranks, result: &Result<(), Failure>) {
+    interrupt::leave();
+    ranks.leave_with(result.as_ref().map_or_else(|e| i32::from(e.number()), |()| 0));
 }
 
 /// How many processors a list such as `0-3,8` names.

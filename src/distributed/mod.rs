@@ -118,8 +118,8 @@ pub trait Transport: Send + Sync {
     fn receive(&self, from: usize, bytes: &mut [u8]) -> TensorResult<()>;
     /// Ends every rank of the job now, this process with `code`.
     fn abort(&self, code: i32);
-    /// Leaves the job in order. Nothing may be called after.
-    fn leave(&self);
+    /// Leaves the job in order. Nothing may be called after. A transport that cannot leave in time may end the process with `code` instead.
+    fn leave(&self, code: i32);
 }
 
 /// The values of an exchange that is done: what this rank gave, and the parts that it got, one after the other.
@@ -202,7 +202,7 @@ impl Transport for Alone {
     fn abort(&self, code: i32) {
         std::process::exit(code)
     }
-    fn leave(&self) {}
+    fn leave(&self, _: i32) {}
 }
 
 /// The ranks of a run, as one of them sees them. Clones are the same.
@@ -421,9 +421,15 @@ impl Ranks {
         Ok(all.iter().enumerate().filter_map(differ).collect())
     }
 
-    /// Leaves the job in order, when all ranks are done.
+    /// Leaves the job in order, when all ranks are done. Where a library does not return from it in time, the process ends with 0, or with 1 where the
+    /// run has failed.
     pub fn leave(&self) {
-        self.transport.leave();
+        self.leave_with(i32::from(self.failed.load(Ordering::Relaxed)));
+    }
+
+    /// Leaves the job as [`Ranks::leave`] does, with another exit code for that end.
+    pub fn leave_with(&self, code: i32) {
+        self.transport.leave(code);
     }
 }
 

@@ -72,6 +72,7 @@ calls! {
 struct Constants {
     world: Handle,
     float: Handle,
+    /// 64 bits, signed: MPICH 4.0 takes the largest of unsigned ones as if they were signed.
     word: Handle,
     byte: Handle,
     max: Handle,
@@ -83,12 +84,14 @@ struct Constants {
     in_turn: c_int,
     in_place: usize,
     no_status: usize,
+    /// Whether a job can be ended by `MPI_Abort` while `MPI_Finalize` runs.
+    late_abort: bool,
 }
 
 const MPICH: Constants = Constants {
     world: 0x4400_0000,
     float: 0x4c00_040a,
-    word: 0x4c00_083e,
+    word: 0x4c00_083a,
     byte: 0x4c00_010d,
     max: 0x5800_0001,
     sum: 0x5800_0003,
@@ -98,13 +101,14 @@ const MPICH: Constants = Constants {
     in_turn: 2,
     in_place: usize::MAX,
     no_status: 1,
+    late_abort: false,
 };
 
 /// Chapter 20 of MPI 5.0.
 const STANDARD: Constants = Constants {
     world: 0x101,
     float: 0x210,
-    word: 0x259,
+    word: 0x258,
     byte: 0x247,
     max: 0x23,
     sum: 0x21,
@@ -114,6 +118,7 @@ const STANDARD: Constants = Constants {
     in_turn: 2048,
     in_place: 1,
     no_status: 0,
+    late_abort: false,
 };
 
 fn open_mpi(lib: &Library) -> Result<Constants, String> {
@@ -121,7 +126,7 @@ fn open_mpi(lib: &Library) -> Result<Constants, String> {
     Ok(Constants {
         world: handle(c"ompi_mpi_comm_world")?,
         float: handle(c"ompi_mpi_float")?,
-        word: handle(c"ompi_mpi_uint64_t")?,
+        word: handle(c"ompi_mpi_int64_t")?,
         byte: handle(c"ompi_mpi_byte")?,
         max: handle(c"ompi_mpi_op_max")?,
         sum: handle(c"ompi_mpi_op_sum")?,
@@ -131,6 +136,7 @@ fn open_mpi(lib: &Library) -> Result<Constants, String> {
         in_turn: 2,
         in_place: 1,
         no_status: 0,
+        late_abort: true,
     })
 }
 
@@ -328,11 +334,10 @@ impl World {
         Ok(requests)
     }
 
-    /// Passes a last message around, and then helps those on their way for a while: over TCP ranks of MPICH were seen to wait for a message of one that
-    /// had left. Why, and whether this is enough with four ranks, is not known.
+    /// Passes a last message around: each rank knows that its neighbours have come to the end.
     fn last_messages(&self) -> TensorResult<()> {
         let c = &self.constants;
-        let (to, from) = (count((self.rank + 1) % self.size)?, count((self.rank + self.size - 1) % self.size)?);
+        let (to, from) = (count((self.rank + 1) % self.size)?, count(self.before())?);
         let (own, mut other) = ([0u8], [0u8]);
         const WHAT: &str = "the last message";
         // SAFETY: a byte each, which outlive the wait.
@@ -342,7 +347,17 @@ impl World {
                 self.start(WHAT, |r| (self.calls.send_awaited)(own.as_ptr() as Address, 1, c.byte, to, LAST, c.world, r))?,
             ]
         };
-        self.finish(WHAT, &mut requests, 1, SPIN)?;
+        self.finish(WHAT, &mut requests, 1, SPIN)
+    }
+
+    /// The rank before this one, in a ring.
+    fn before(&self) -> usize {
+        (self.rank + self.size - 1) % self.size
+    }
+
+    /// Helps messages on their way for a while: over TCP two ranks of MPICH were seen to wait for a message of one that had left.
+    fn help(&self) -> TensorResult<()> {
+        let (c, from) = (&self.constants, count(self.before())?);
         let began = Instant::now();
         while began.elapsed() < LAST_HELP {
             let mut flag = 0;
@@ -352,6 +367,38 @@ impl World {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Ends the job with `code` if this process has not left MPI in time. MPICH's ranks close their connections one by one and then wait for all at the
+    /// launcher, where nothing moves any more: with four over UCX and TCP, three were seen to ask without end for the fourth, which waited there.
+    fn leave_in_time(self: &Arc<World>, code: c_int) {
+        let world = self.clone();
+        let watch = move || {
+            let limit = world.patience.timeout.min(LEAVE_TIMEOUT);
+            // Rank 0 tells it; the others step in where it has left already.
+            std::thread::sleep(limit + if world.rank == 0 { Duration::ZERO } else { LEAVE_TURN });
+            let m = format!("rank {}: nothing is left to do, but MPI_Finalize has not returned for {} s", world.rank, limit.as_secs_f64());
+            (world.patience.last_words)(&format!("{m}; the job ends without it"));
+            world.end_job(code);
+            std::thread::sleep(LEAVE_TURN);
+            // SAFETY: ends the process. The library's functions for its end may wait for the same as the call that does not return.
+            unsafe { libc::_exit(code) };
+        };
+        // Where no thread is to be had, nothing watches.
+        let _ = std::thread::Builder::new().name("tl-leave".into()).spawn(watch);
+    }
+
+    /// Ends every rank while `MPI_Finalize` runs, so that the launcher ends with `code`. MPICH has no communicator then, and where one rank ends without
+    /// a word its launcher kills the others and fails; so it is told by the line of PMI, version 1, that `MPI_Abort` writes.
+    fn end_job(&self, code: c_int) {
+        if self.constants.late_abort {
+            self.abort(code);
+        } else if let Some(launcher) = std::env::var("PMI_FD").ok().and_then(|n| n.parse::<c_int>().ok()) {
+            std::thread::sleep(ABORT_DELAY);
+            let line = format!("cmd=abort exitcode={code}\n");
+            // SAFETY: the launcher's own descriptor; the line outlives the call. Where it is closed, nothing is written.
+            unsafe { libc::write(launcher, line.as_ptr().cast(), line.len()) };
+        }
     }
 
     /// Ends every rank. What this one wrote last is given time to pass the launcher: MPICH's ends with the job, read or not.
@@ -401,6 +448,10 @@ const VALUES: c_int = 1;
 /// The tag of a rank's last message, and how long it helps messages on their way afterwards.
 const LAST: c_int = 2;
 const LAST_HELP: Duration = Duration::from_millis(100);
+/// The longest wait for `MPI_Finalize`, where a rank's patience with others is no shorter.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much later than rank 0 others end the job, and how long a launcher has for its end.
+const LEAVE_TURN: Duration = Duration::from_secs(2);
 /// How long before it ends a job a rank waits for what it wrote to be read.
 const ABORT_DELAY: Duration = Duration::from_millis(300);
 /// Bytes from which a thread asks for the end of an exchange; smaller ones are done about as soon as one is there.
@@ -530,10 +581,15 @@ impl Transport for Mpi {
     fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
         let c = &self.0.constants;
         let n = count(words.len())?;
+        // With the first bit the other way round, signed numbers are in the order of unsigned ones.
+        let flip_first_bit = |words: &mut [u64]| words.iter_mut().for_each(|w| *w ^= 1 << 63);
+        flip_first_bit(words);
         // SAFETY: in place, of that many words, which outlive the wait.
         self.0.complete("the ranks' agreement", size_of_val(words), |request| unsafe {
             (self.0.calls.all_reduce)(c.in_place as Address, words.as_mut_ptr().cast(), n, c.word, c.max, c.world, request)
-        })
+        })?;
+        flip_first_bit(words);
+        Ok(())
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()> {
@@ -565,10 +621,12 @@ impl Transport for Mpi {
         self.0.abort(code);
     }
 
-    fn leave(&self) {
+    fn leave(&self, code: i32) {
         if self.0.size > 1 {
-            // What fails here has no bearing on what was computed.
-            let _ = self.0.last_messages();
+            // What fails here has no bearing on what was computed. Nobody's time begins before all are here.
+            let _ = self.max_words(&mut [0]).and_then(|()| self.0.last_messages());
+            self.0.leave_in_time(code);
+            let _ = self.0.help();
         }
         let _turn = self.0.turn.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: nothing is called after.

@@ -110,7 +110,7 @@ impl Transport for Thread {
     fn abort(&self, code: i32) {
         std::process::exit(code)
     }
-    fn leave(&self) {}
+    fn leave(&self, _: i32) {}
 }
 
 /// Runs `f` as each of `size` ranks; their results by rank.

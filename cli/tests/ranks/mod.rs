@@ -40,6 +40,16 @@ impl Place {
         let skipped = last.tensors().iter().find(|t| &*t.name == "scale.2").map(|t| last.bytes_of(t).to_vec()).unwrap();
         f32::from_le_bytes(skipped.try_into().unwrap())
     }
+    /// Another copy of a run's folder, as on a machine that shares none.
+    pub fn copy(&self, run: &str, name: &str) {
+        assert!(Command::new("cp").arg("-r").args([self.path(run), self.path(name)]).status().unwrap().success());
+    }
+    /// Changes a file of this folder.
+    pub fn change(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut all = bytes(&self.path(file));
+        change(&mut all);
+        std::fs::write(self.path(file), all).unwrap();
+    }
     #[track_caller]
     pub fn assert_same(&self, a: &str, b: &str) {
         let (x, y) = (self.results(a), self.results(b));
@@ -189,6 +199,35 @@ pub fn pids(run: &Path) -> Vec<(usize, i32)> {
     }
     found.sort_unstable();
     found
+}
+
+/// Stops a process, whose ranks have all come to the end, while it helps messages on their way: false where it was gone before.
+pub fn stop_leaving(pid: i32) -> bool {
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    while let Some(stat) = state() {
+        if stat.contains(") Z") {
+            return false;
+        }
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        if threads.map(|t| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default()).any(|name| name == "tl-leave\n") {
+            return Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success()
+                && state().is_some_and(|s| !s.contains(") Z"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Connections by TCP, as pairs of this process's address and the other's.
+pub fn connections(pid: i32) -> Vec<(String, String)> {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = links.filter_map(|e| std::fs::read_link(e.path()).ok()).map(|l| l.display().to_string());
+    let sockets: Vec<String> = links.filter_map(|l| Some(l.strip_prefix("socket:[")?.trim_end_matches(']').to_string())).collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
+    let fields = table.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+    // The fourth column is the state, 01 of a connection; the tenth the socket.
+    let own = fields.filter(|f| f.len() > 9 && f[3] == "01" && sockets.iter().any(|s| s == f[9]));
+    own.map(|f| (f[1].to_string(), f[2].to_string())).collect()
 }
 
 pub fn signal(pid: i32, name: &str) {

@@ -87,6 +87,7 @@ fn ranks_and_distributed_states_change_no_bit() {
             Case { rule: "adamw", half: true, checkpointing: true, sharded: true, accumulate: 2 },
             Case { rule: "adamw", half: true, checkpointing: false, sharded: false, accumulate: 2 },
             Case { rule: "muon", half: false, checkpointing: false, sharded: true, accumulate: 1 },
+            Case { rule: "muon", half: true, checkpointing: false, sharded: true, accumulate: 1 },
             Case { rule: "lion", half: true, checkpointing: false, sharded: true, accumulate: 1 },
             Case { rule: "sgd", half: false, checkpointing: true, sharded: false, accumulate: 1 },
         ];
@@ -530,7 +531,7 @@ impl Transport for Mirror {
         Ok(())
     }
     fn abort(&self, _: i32) {}
-    fn leave(&self) {}
+    fn leave(&self, _: i32) {}
 }
 
 #[test]
