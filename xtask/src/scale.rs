@@ -1,17 +1,17 @@
 //! How training scales: a discrete-event model of steps over ranks, fed with measured times, and the measurement of what ranks exchange.
 //!
-//! A rank has a device, a link and three threads, each of which does one thing at a time, in the order in which it is asked for: as in `train::buckets`, one
-//! thread takes a bucket of the gradient from staging memory, one exchanges and sums, one takes sums back to staging memory. What the model assumes:
+//! A rank has a device, a link and threads, each of which does one thing at a time, in the order in which it is asked for: as in `train::buckets`, one
+//! thread takes a bucket of the gradient from staging memory, one sums what arrives, one takes sums to staging memory. What the model assumes:
 //! - The device computes its lanes one after the other; each takes the measured time times 1 + `jitter` × a draw from 0 to 1 (a slow step of that rank).
 //! - A lane is a third forward pass and two thirds backward pass. The last lane's backward pass gives `pieces` pieces of layers of equal size, and at its end
 //!   what is in front of the layers, `front` bytes. The pass takes time in proportion to bytes: first for the head, as large as the front, then for the layers.
 //! - A piece leaves in buckets of 16 MiB. The device copies each to staging memory in its turn, at `device` bytes a second, and sums from there later.
 //! - `copy`, `sum` and `upload` are what the threads take for the whole gradient between two ranks, as `tl train --stats` prints it ("host copy", "sum",
 //!   "upload"). Queues between threads have no end.
-//! - By messages an exchange begins when the last rank is there. Two ranks give each other a whole bucket, once; more exchange slices, sum them
-//!   (the less the less arrives), and gather the sums: each time (N − 1)/N of the bytes, at `link` bytes a second each way, behind N − 1 times `latency`.
-//!   Ranks of one machine (`--by messages`) move them with the thread that sums; a network moves them by itself, and carries every rank at full rate
-//!   (no congestion), but `--a-machine` ranks share one link for what leaves their machine, and what stays there costs nothing.
+//! - By messages an exchange begins when the last rank is there. Two ranks give each other a whole bucket, once; more exchange slices, sum them (the less the
+//!   less arrives), and gather the sums: each time (N − 1)/N of the bytes, at `link` bytes a second each way, behind N − 1 times `latency`. Between ranks of
+//!   one machine (`--by messages`) that takes a core; a network moves bytes by itself and carries every rank at full rate (no congestion), but `--a-machine`
+//!   ranks share one link for what leaves their machine, and what stays there costs nothing.
 //! - By shared memory nothing is exchanged: ranks wait for each other, and the third thread sums on the way to staging memory (`upload`); with more than two
 //!   ranks each sums a slice before (`sum`), and waits again. Memory serves any number of ranks at the rate measured with two.
 //! - The processor of a machine has `--cores` cores, for all ranks: threads, and a device that is the processor (`--device cpu`), take turns of 4 ms.
@@ -161,7 +161,7 @@ impl Step<'_> {
     fn needs_core(&self, job: &Job) -> bool {
         match self.unit(job) {
             Unit::Device => self.run.cpu,
-            Unit::Link => false,
+            Unit::Link => self.run.by == By::Messages,
             _ => true,
         }
     }
@@ -224,10 +224,9 @@ impl Run {
         let (others, two) = ((ranks - 1) as f64, ranks == 2);
         // Of a bucket: what arrives at a rank, and what crosses the link that its machine's ranks share.
         let received = if two { 1.0 } else { others / ranks as f64 };
-        let mover = if self.by == By::Network { Unit::Link } else { Unit::Sums };
         let shared = self.a_machine.min(ranks);
         let crossing = if self.by == By::Network { received * (ranks - shared) as f64 / others * shared as f64 } else { received };
-        let round = Stage { unit: mover, byte: crossing / self.link, once: others * self.latency, together: true };
+        let round = Stage { unit: Unit::Link, byte: crossing / self.link, once: others * self.latency, together: true };
         let device = stage(Unit::Device, 1.0 / self.device);
         let mut all = vec![device, stage(Unit::FromStaging, self.copy / self.bytes)];
         match (self.by, two) {
@@ -382,7 +381,7 @@ pub fn run(args: &[String], usage: &str) -> Result<bool, String> {
             "--copy-ms" => run.copy = number()? / 1e3,
             "--sum-ms" => run.sum = number()? / 1e3,
             "--upload-ms" => run.upload = number()? / 1e3,
-            "--device" if value == "cpu" => (run.cpu, run.device) = (true, f64::INFINITY),
+            "--device" if value == "cpu" => run.cpu = true,
             "--device-gb-per-s" => run.device = positive(value)? * 1e9,
             "--cores" => run.cores = count(value)?,
             "--measured" => {
@@ -629,12 +628,29 @@ mod tests {
         let steady = |run: Run, lanes| Run { jitter: 0.0, lanes, ..run };
         let h100 = Run { lane: 80.0e-3, update: 7.6e-3, by: By::Messages, ..GPT2 };
         let h200 = Run { by: By::Messages, ..GPT2 };
+        // Two cores for all ranks, and for the model.
+        let processor = Run {
+            lane: 69e-3,
+            update: 40e-3,
+            bytes: 50.7e6,
+            front: 264e3,
+            pieces: 4,
+            device: 3.55e9,
+            cpu: true,
+            cores: 2,
+            sum: 5.5e-3,
+            ..GPT2
+        };
+        let cpu_memory = Run { by: By::Memory, copy: 9.3e-3, upload: 26.1e-3, ..processor };
+        let cpu_messages = Run { by: By::Messages, link: 1.82e9, copy: 22.1e-3, upload: 0.3e-3, ..processor };
         for (name, run, lanes, measured) in [
             ("two H200, shared memory", GPT2_MEMORY, 32, &[(1, 2490.5), (2, 1292.5)][..]),
             ("two H200, shared memory", GPT2_MEMORY, 8, &[(1, 627.5), (2, 390.0)]),
             ("two H200, messages", h200, 32, &[(2, 1380.0)]),
             ("two H100, messages", h100, 32, &[(1, 2567.5), (2, 1511.8)]),
             ("two H100, messages", h100, 8, &[(1, 647.6), (2, 535.9)]),
+            ("two cores, shared memory", cpu_memory, 4, &[(1, 316.0), (2, 265.5), (4, 374.0)]),
+            ("two cores, messages", cpu_messages, 4, &[(1, 316.0), (2, 257.5), (4, 389.0)]),
         ] {
             for &(ranks, ms) in measured {
                 let step = steady(run, lanes).step(ranks) * 1e3;
