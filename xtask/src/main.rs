@@ -30,10 +30,16 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
   check-targets  type-checks the library and the command for macOS (Arm and x86-64) and Windows, and the library for iOS and wasm32, with
                  the standard libraries that `rustup target add` installs; --library leaves out the command; with --allow-missing a target
                  whose standard library is not available is reported as \"not checked\" and does not fail
-  scale          a model of training steps over ranks, whose assumptions stand in xtask/src/scale.rs. Without --lanes it prints predictions for 8 to
-                 1,024 ranks; with it, it compares the run that --lane-ms, --update-ms, --bytes, --gb-per-s, --latency-us, --sum-ns, --copy-ns,
-                 --jitter, --buckets and --cores describe with step times that were measured, and fails beyond a tenth. --link measures, under a
-                 launcher, what ranks exchange
+  scale          a model of training steps over ranks, whose assumptions stand in xtask/src/scale.rs. It prints predictions for --ranks N,… (8 to
+                 1,024) with --lanes-a-rank lanes each (2), over networks of 1 GbE to 400 Gb/s; with --measured it compares the model with steps of
+                 --lanes lanes that were measured, and fails beyond a tenth. Its values are those of GPT-2 124M on H200s, unless given:
+                 --lane-ms, --update-ms: a lane, and what else a step takes, from steps of one rank with different --lanes
+                 --bytes, --front, --pieces: bytes of the gradient, those in front of the layers, pieces of layers (up to six)
+                 --copy-ms, --sum-ms, --upload-ms: as `tl train --stats` prints them on two ranks (host copy, sum, upload)
+                 --by network|messages|memory: the ranks' way; --gb-per-s of a network, or of messages as --link measures them
+                 --latency-us; --a-machine N ranks that share a link; --device-gb-per-s of the device's copies; --device cpu: it is the
+                 processor; --cores of a machine; --jitter: how much longer a slow lane takes (0.05)
+                 --link measures, under a launcher, what ranks exchange
   verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails if
                  the relative error exceeds 1e-3, or if a token with a margin of 0.02 or more differs";
 
