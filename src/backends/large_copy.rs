@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 /// Bytes of a huge page on x86-64 and most Arm systems.
 #[cfg(any(target_os = "linux", test))]
 const HUGE_PAGE: usize = 2 << 20;
-/// Bytes from which a copy is shared among threads: starting them takes about as long as copying 1 MiB.
-const SHARED_FROM: usize = 8 << 20;
+/// Bytes that each of several threads copies at least: starting one takes about as long as copying 1 MiB.
+const THREAD_BYTES: usize = 2 << 20;
 /// Threads that copy at most: memory is as fast as a few of them.
 const MAX_THREADS: usize = 4;
 
@@ -49,7 +49,7 @@ pub(super) fn filled(len: usize, fill_values: FillsValues<'_>) -> Bytes {
 pub(super) fn share(len: usize, bytes: usize) -> usize {
     // Asked once: the answer takes longer than a small copy.
     static THREADS: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS));
-    let threads = if len * bytes < SHARED_FROM { 1 } else { *THREADS };
+    let threads = THREADS.min(len * bytes / THREAD_BYTES).max(1);
     len.div_ceil(threads).next_multiple_of(FILLED_BLOCK).max(FILLED_BLOCK)
 }
 
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn every_byte_arrives_whatever_the_length() {
-        for len in [0, 1, HUGE_PAGE, SHARED_FROM - 1, SHARED_FROM, SHARED_FROM + 4097, 3 * SHARED_FROM + 1] {
+        for len in [0, 1, HUGE_PAGE, 2 * THREAD_BYTES - 1, 2 * THREAD_BYTES, 4 * THREAD_BYTES + 4097, 12 * THREAD_BYTES + 1] {
             let from: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
             let mut to = vec![0; len];
             expect_many_bytes(&mut to);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn every_value_is_written_at_its_place() {
-        for len in [0, 1, FILLED_BLOCK + 1, SHARED_FROM / 4 + 5] {
+        for len in [0, 1, FILLED_BLOCK + 1, THREAD_BYTES + 5] {
             let mut values = vec![f32::NAN; len];
             fill(&mut values, &|at, out| {
                 assert!(at % FILLED_BLOCK == 0 && out.len() <= FILLED_BLOCK);
