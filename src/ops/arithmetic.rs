@@ -31,6 +31,7 @@ impl Tensor {
     }
 
     /// What a sum with these values is scaled by and scaled back, so that a term of twice its size is in range: 1/2 and 2 where a value is above 1.
+    #[track_caller]
     fn headroom(&self) -> TensorResult<[Tensor; 2]> {
         let large = self.abs()?.gt(Lit(1.0))?;
         let one = Tensor::full(1.0, &[], self.dtype(), self.device())?;
@@ -292,8 +293,8 @@ impl Tensor {
             let product = a.mul(b)?;
             return self.add(&product.mul(product.number(value))?);
         }
-        let [x, a, b] = [self, a, b].map(|t| t.cast(wide(out)));
-        let (x, a, b) = (x?, a?, b?);
+        // Not by a closure, whose nodes would have its line.
+        let (x, a, b) = (self.cast(wide(out))?, a.cast(wide(out))?, b.cast(wide(out))?);
         let [down, up] = x.headroom()?;
         let number = down.mul(Lit(value))?;
         // A number below 1 goes to the larger factor, another to the smaller: then no product is out of range that the whole is not.
@@ -320,8 +321,8 @@ impl Tensor {
         let at = Location::caller();
         let promote = |x: DType, y: DType| x.promote(y).map_err(|e| TensorError::dtype("addcdiv", at, e.to_string()));
         let out = promote(self.dtype(), floating(promote(a.dtype(), b.dtype())?))?;
-        let [x, a, b] = [self, a, b].map(|t| t.cast(wide(out)));
-        let (x, a, b) = (x?, a?, b?);
+        // Not by a closure, whose nodes would have its line.
+        let (x, a, b) = (self.cast(wide(out))?, a.cast(wide(out))?, b.cast(wide(out))?);
         let [down, up] = x.headroom()?;
         let number = down.mul(Lit(value))?;
         // As in `addcmul`, of which 1/b is a factor.
