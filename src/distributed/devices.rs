@@ -71,7 +71,7 @@ pub fn check_devices(ranks: &Ranks, address: &str) -> TensorResult<()> {
     match same {
         None => Ok(()),
         Some((a, b)) => Err(ranks.all_failed(format!(
-            "ranks {a} and {b} took the same GPU{}: give each its own, or let them share (--share-device)",
+            "ranks {a} and {b} took the same GPU{}: give each its own (--device gpu does), or let them share (--share-device)",
             if words[ranks.rank()] == words[a] { format!(" ({address})") } else { String::new() }
         ))),
     }
