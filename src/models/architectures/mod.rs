@@ -16,6 +16,7 @@ mod exaone4;
 mod experts;
 mod falcon;
 mod falcon_h1;
+mod folded;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -104,7 +105,14 @@ pub(crate) struct GgufForm {
     pub divisors: bool,
     /// Sets keys that are this architecture's own or mean something else here, also those that take the place of tensors, and refuses settings.
     pub keys: Option<GgufKeys>,
+    /// Makes the description and the tensors of a folder those of a file, where numbers that GGUF has no keys for are in the tensors there.
+    pub fold: Option<GgufFold>,
+    /// Tensors whose rows say what no key does.
+    pub sizes: &'static [&'static str],
 }
+
+/// See [`GgufForm::fold`].
+pub(crate) type GgufFold = fn(&mut Description, &mut Vec<Named>) -> TensorResult<()>;
 
 /// See [`GgufForm::keys`].
 pub(crate) type GgufKeys = fn(&Settings<'_>, &Description, &mut Vec<Named>, &mut GgufWriter<'_>) -> TensorResult<()>;
@@ -114,7 +122,7 @@ pub(crate) type Named = (String, Tensor);
 
 impl GgufForm {
     const fn named(name: &'static str) -> GgufForm {
-        GgufForm { name, windows: false, divisors: false, keys: None }
+        GgufForm { name, windows: false, divisors: false, keys: None, fold: None, sizes: &[] }
     }
     const fn windows(self) -> GgufForm {
         GgufForm { windows: true, ..self }
@@ -124,6 +132,12 @@ impl GgufForm {
     }
     const fn keys(self, keys: GgufKeys) -> GgufForm {
         GgufForm { keys: Some(keys), ..self }
+    }
+    const fn sizes(self, sizes: &'static [&'static str]) -> GgufForm {
+        GgufForm { sizes, ..self }
+    }
+    const fn folded(self, fold: GgufFold) -> GgufForm {
+        GgufForm { fold: Some(fold), ..self }
     }
 }
 
@@ -220,7 +234,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe)
         .with_gguf(GgufForm::named("granitehybrid").divisors().keys(granite_hybrid::gguf_keys)),
     Architecture::new(&["nemotron_h"], nemotron_h::describe),
-    Architecture::new(&["falcon_h1"], falcon_h1::describe),
+    Architecture::new(&["falcon_h1", "falcon-h1"], falcon_h1::describe).with_gguf(GgufForm::named("falcon-h1").folded(falcon_h1::fold)),
     Architecture::new(&["mixtral"], mixtral::describe).with_gguf(GgufForm::named("llama").divisors()),
     Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).gguf(),
     Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3).gguf(),

@@ -151,6 +151,7 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
     let hub = folder.join("hub");
     let gemma2 = json!({ "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 20 });
     let full = json!(["full_attention", "full_attention", "full_attention"]);
+    let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0 });
     for (name, changes, refused) in [
         ("models2/smollm3-nope", json!({ "no_rope_layers": null }), None),
         ("models2/smollm3-nope", json!({}), Some("no_rope_layers")),
@@ -166,6 +167,17 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
         ("models2/starcoder2-nobias", json!({ "hidden_act": "relu" }), Some("hidden_act")),
         ("models2/gemma-wide", json!({ "hidden_act": "relu" }), Some("hidden_act")),
         ("models2/stablelm-parallel", json!({ "use_parallel_residual": false }), Some("qk_layernorm")),
+        // Multipliers that GGUF has no keys for are in the tensors.
+        ("models2/falcon_h1-base", json!({ "key_multiplier": 3.0, "attention_in_multiplier": 0.5, "ssm_in_multiplier": 0.25 }), None),
+        (
+            "models2/falcon_h1-base",
+            json!({ "mlp_multipliers": [1.0, 1.0], "ssm_multipliers": [1, 1, 1, 1, 1], "lm_head_multiplier": 3.0 }),
+            None,
+        ),
+        ("models2/falcon_h1-base", json!({ "rope_parameters": { "rope_type": "linear", "factor": 2.0 } }), None),
+        ("models2/falcon_h1-base", json!({ "rope_parameters": llama3 }), Some("rope_parameters")),
+        ("models2/falcon_h1-base", json!({ "mlp_multipliers": [1.0, 0.7], "hidden_act": "relu" }), Some("hidden_act")),
+        ("models2/falcon_h1-base", json!({ "time_step_limit": [0.01, 0.1] }), Some("time_step_limit")),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);
@@ -245,7 +257,9 @@ fn folders_become_the_same_model_or_are_refused_by_name() {
                 check_reference(&name, &hub, &gguf);
                 convert(&hub, DType::Q8_0, &gguf);
                 let d = distance(&logits(&*load(&gguf)), &logits(&*load(&hub)));
-                assert!(d < 0.1, "{name} as Q8_0: {d:e}");
+                // Weights that are rounded may give a token another expert.
+                let most = if name.ends_with("-moe") { 0.2 } else { 0.1 };
+                assert!(d < most, "{name} as Q8_0: {d:e}");
                 written.insert(model_type);
             }
         }
@@ -257,6 +271,27 @@ fn folders_become_the_same_model_or_are_refused_by_name() {
         assert_eq!(missing.collect::<Vec<_>>(), ["lfm2_moe", "qwen2moe", "mistral4"]);
     }
     assert!(written.len() >= 30, "{written:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Folders whose head is the embedding, of which GGUF has multiples that differ, and tables of embeddings that lack the last tokens.
+#[test]
+fn tensors_that_gguf_has_more_of_than_folders_are_made() {
+    let folder = place("more");
+    let cut = |t: &Tensor| t.narrow(0, 0, 300).unwrap().contiguous().unwrap();
+    let tied = json!({ "tie_word_embeddings": true });
+    for (name, changes, table, file) in [
+        ("falcon_h1-base", &tied, "lm_head.weight", "output.weight"),
+    ] {
+        let (from, hub) = (path("models2").join(name), folder.join(name));
+        changed(&from, &hub, changes);
+        let tensors = SafeTensors::open(from.join("model.safetensors")).unwrap();
+        let all = tensors.tensors().iter().map(|t| (t.name.to_string(), tensors.load(&t.name, &Device::cpu()).unwrap()));
+        let all = all.filter(|(name, _)| name != "lm_head.weight");
+        write_tensors(&hub, &all.map(|(name, t)| if name == table { (name, cut(&t)) } else { (name, t) }).collect());
+        becomes_gguf(&hub, &folder).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(Gguf::open(folder.join("m.gguf")).unwrap().tensor(file).unwrap().shape[0], 320, "{name}");
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 

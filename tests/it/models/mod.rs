@@ -10,6 +10,7 @@ mod every_key;
 mod experts;
 mod gguf_keys;
 mod gguf_layouts;
+mod gguf_multipliers;
 #[cfg(feature = "images")]
 mod images;
 mod inference;

@@ -1,0 +1,85 @@
+//! GGUF files whose tensors have what settings of folders say, and tensors that are several of a folder: converted as llama.cpp's converter does it,
+//! they give what the folders' references in f64 say.
+
+use super::gguf_layouts::{Part, check, convert, folder, keys, usual};
+use tensorlogic::io::GgufWriter;
+
+/// Two names of tensors' parts.
+type Named = (&'static str, &'static str);
+
+/// Names of most layers.
+const ATTENTION: [Named; 5] = [
+    ("model.layers.*.input_layernorm", "blk.*.attn_norm"),
+    ("model.layers.*.self_attn.q_proj", "blk.*.attn_q"),
+    ("model.layers.*.self_attn.k_proj", "blk.*.attn_k"),
+    ("model.layers.*.self_attn.v_proj", "blk.*.attn_v"),
+    ("model.layers.*.self_attn.o_proj", "blk.*.attn_output"),
+];
+
+/// What a tensor is called within its layer.
+fn part(name: &str) -> &str {
+    name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, part)| part)
+}
+
+/// The sizes of a decoder of 48 elements.
+fn sizes(w: &mut GgufWriter, architecture: &str, layers: u32, feed: u32, eps: f32, more: &[(&str, u32)]) {
+    let usual = [("context_length", 64), ("embedding_length", 48), ("block_count", layers), ("feed_forward_length", feed)];
+    let heads = [("attention.head_count", 4), ("attention.head_count_kv", 2), ("vocab_size", 320)];
+    keys(w, architecture, &[&usual[..], &heads, more].concat(), &[("attention.layer_norm_rms_epsilon", eps)]);
+}
+
+/// In columns, as state space layers have what there is one of for each head or group.
+fn column(part: Part) -> Part {
+    let len = part.values.len();
+    part.of(&[len, 1])
+}
+
+#[test]
+fn falcon_h1() {
+    let from = folder("models2/falcon_h1-base");
+    let own = [
+        ("model.embed_tokens", "token_embd"),
+        ("lm_head", "output"),
+        ("model.final_layernorm", "output_norm"),
+        ("model.layers.*.pre_ff_layernorm", "blk.*.ffn_norm"),
+        ("model.layers.*.feed_forward.gate_proj", "blk.*.ffn_gate"),
+        ("model.layers.*.feed_forward.up_proj", "blk.*.ffn_up"),
+        ("model.layers.*.feed_forward.down_proj", "blk.*.ffn_down"),
+        ("model.layers.*.mamba.in_proj", "blk.*.ssm_in"),
+        ("model.layers.*.mamba.conv1d", "blk.*.ssm_conv1d"),
+        ("model.layers.*.mamba.A_log", "blk.*.ssm_a"),
+        ("model.layers.*.mamba.D", "blk.*.ssm_d"),
+        ("model.layers.*.mamba.dt_bias", "blk.*.ssm_dt.bias"),
+        ("model.layers.*.mamba.out_proj", "blk.*.ssm_out"),
+    ];
+    let settings = |w: &mut GgufWriter| {
+        let ssm =
+            [("ssm.conv_kernel", 4), ("ssm.inner_size", 64), ("ssm.state_size", 8), ("ssm.time_step_rank", 4), ("ssm.group_count", 1)];
+        let heads = [("attention.key_length", 12), ("attention.value_length", 12)];
+        sizes(w, "falcon-h1", 3, 80, 1e-5, &[&ssm[..], &heads].concat());
+        w.set("falcon-h1.rope.freq_base", 10000f32);
+    };
+    let change = |name: &str, part: Part| {
+        let (name, part) = usual(name, part);
+        let (own, by) = (self::part(&name).to_string(), |by: f32| move |v: f32| v * by);
+        vec![match &*own {
+            "ssm_a" | "ssm_d" => (name, column(part)),
+            // This one has no ending there.
+            "ffn_norm.weight" => (name.replace(".weight", ""), part),
+            "token_embd.weight" => (name, part.map(by(2.0))),
+            "output.weight" => (name, part.map(by(0.5))),
+            "attn_k.weight" => (name, part.map(by(0.7))),
+            "attn_output.weight" => (name, part.map(by(0.8))),
+            "ffn_gate.weight" => (name, part.map(by(0.9))),
+            "ffn_down.weight" => (name, part.map(by(0.7))),
+            "ssm_out.weight" => (name, part.map(by(0.6))),
+            "ssm_in.weight" => {
+                let rows = [(0, 64, 0.9), (64, 128, 0.8), (128, 136, 0.7), (136, 144, 1.1), (144, 148, 1.2)];
+                let parts: Vec<Part> = rows.map(|(from, to, factor)| part.rows(from, to).map(by(1.3 * factor))).into();
+                (name, parts[1..].iter().fold(parts[0].clone(), |all, part| part.behind(&all)))
+            }
+            _ => (name, part),
+        }]
+    };
+    check(&from, &convert(&from, &[&ATTENTION[..], &own].concat(), settings, change));
+}
