@@ -233,7 +233,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["mamba2"], mamba2::describe).gguf(),
     Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe)
         .with_gguf(GgufForm::named("granitehybrid").divisors().keys(granite_hybrid::gguf_keys)),
-    Architecture::new(&["nemotron_h"], nemotron_h::describe),
+    Architecture::new(&["nemotron_h"], nemotron_h::describe).with_gguf(GgufForm::named("nemotron_h").keys(nemotron_h::gguf_keys)),
     Architecture::new(&["falcon_h1", "falcon-h1"], falcon_h1::describe).with_gguf(GgufForm::named("falcon-h1").folded(falcon_h1::fold)),
     Architecture::new(&["mixtral"], mixtral::describe).with_gguf(GgufForm::named("llama").divisors()),
     Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).gguf(),

@@ -178,6 +178,9 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
         ("models2/falcon_h1-base", json!({ "rope_parameters": llama3 }), Some("rope_parameters")),
         ("models2/falcon_h1-base", json!({ "mlp_multipliers": [1.0, 0.7], "hidden_act": "relu" }), Some("hidden_act")),
         ("models2/falcon_h1-base", json!({ "time_step_limit": [0.01, 0.1] }), Some("time_step_limit")),
+        ("models2/nemotron_h-base", json!({ "time_step_min": 0.01 }), Some("time_step_min")),
+        ("models2/nemotron_h-base", json!({ "mlp_hidden_act": "silu" }), Some("mlp_hidden_act")),
+        ("models2/nemotron_h-base", json!({ "mamba_hidden_act": "gelu" }), Some("mamba_hidden_act")),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);

@@ -1,8 +1,9 @@
 //! GGUF files whose tensors have what settings of folders say, and tensors that are several of a folder: converted as llama.cpp's converter does it,
 //! they give what the folders' references in f64 say.
 
-use super::gguf_layouts::{Part, check, convert, folder, keys, usual};
+use super::gguf_layouts::{Part, check, convert, folder, keys, open, usual};
 use tensorlogic::io::GgufWriter;
+use tensorlogic::models;
 
 /// Two names of tensors' parts.
 type Named = (&'static str, &'static str);
@@ -82,4 +83,51 @@ fn falcon_h1() {
         }]
     };
     check(&from, &convert(&from, &[&ATTENTION[..], &own].concat(), settings, change));
+}
+
+#[test]
+fn nemotron_h() {
+    let from = folder("models2/nemotron_h-base");
+    let names = [
+        ("backbone.embeddings", "token_embd"),
+        ("backbone.norm_f", "output_norm"),
+        ("lm_head", "output"),
+        ("backbone.layers.*.norm", "blk.*.attn_norm"),
+        ("backbone.layers.*.mixer.in_proj", "blk.*.ssm_in"),
+        ("backbone.layers.*.mixer.conv1d", "blk.*.ssm_conv1d"),
+        ("backbone.layers.*.mixer.A_log", "blk.*.ssm_a"),
+        ("backbone.layers.*.mixer.D", "blk.*.ssm_d"),
+        ("backbone.layers.*.mixer.dt_bias", "blk.*.ssm_dt.bias"),
+        ("backbone.layers.*.mixer.norm", "blk.*.ssm_norm"),
+        ("backbone.layers.*.mixer.out_proj", "blk.*.ssm_out"),
+        ("backbone.layers.*.mixer.up_proj", "blk.*.ffn_up"),
+        ("backbone.layers.*.mixer.down_proj", "blk.*.ffn_down"),
+        ("backbone.layers.*.mixer.q_proj", "blk.*.attn_q"),
+        ("backbone.layers.*.mixer.k_proj", "blk.*.attn_k"),
+        ("backbone.layers.*.mixer.v_proj", "blk.*.attn_v"),
+        ("backbone.layers.*.mixer.o_proj", "blk.*.attn_output"),
+    ];
+    let settings = |kv_heads: [i32; 4]| {
+        move |w: &mut GgufWriter| {
+            let ssm =
+                [("ssm.conv_kernel", 4), ("ssm.inner_size", 64), ("ssm.state_size", 8), ("ssm.time_step_rank", 4), ("ssm.group_count", 2)];
+            let heads = [("attention.key_length", 12), ("attention.value_length", 12)];
+            sizes(w, "nemotron_h", 4, 0, 1e-5, &[&ssm[..], &heads].concat());
+            w.set("nemotron_h.attention.head_count_kv", &kv_heads[..]);
+            w.set("nemotron_h.feed_forward_length", &[0, 64, 0, 64][..]);
+            w.set("nemotron_h.rope.scaling.finetuned", false);
+            w.set("nemotron_h.attention.layer_norm_epsilon", 1e-5f32);
+        }
+    };
+    let change = |name: &str, part: Part| {
+        let (name, part) = usual(name, part);
+        vec![match self::part(&name) {
+            "ssm_a" | "ssm_d" => (name, column(part)),
+            "ssm_norm.weight" => (name, part.of(&[2, 32])),
+            _ => (name, part),
+        }]
+    };
+    check(&from, &convert(&from, &names, settings([0, 0, 2, 0]), change));
+    let e = models::load(&open(&convert(&from, &names, settings([0, 2, 2, 0]), change)), None).err().unwrap().to_string();
+    assert!(e.contains("`nemotron_h.attention.head_count_kv`"), "{e}");
 }
