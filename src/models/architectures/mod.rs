@@ -251,7 +251,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["deepseek_v3", "kimi_k2"], deepseek::describe3).with_gguf(GgufForm::named("deepseek2")),
     Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe).with_gguf(GgufForm::named("deepseek2")),
     Architecture::new(&["mistral4"], mistral4::describe).with_gguf(GgufForm::named("mistral4").keys(mistral4::gguf_keys)),
-    Architecture::new(&["minicpm3"], minicpm3::describe),
+    Architecture::new(&["minicpm3"], minicpm3::describe)
+        .with_gguf(GgufForm::named("minicpm3").divisors().keys(minicpm3::gguf_keys).folded(minicpm3::fold)),
     Architecture::new(&["llama4_text", "llama4"], llama4::describe).with_gguf(GgufForm::named("llama4").divisors()),
 ];
 

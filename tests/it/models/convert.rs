@@ -181,6 +181,8 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
         ("models2/nemotron_h-base", json!({ "time_step_min": 0.01 }), Some("time_step_min")),
         ("models2/nemotron_h-base", json!({ "mlp_hidden_act": "silu" }), Some("mlp_hidden_act")),
         ("models2/nemotron_h-base", json!({ "mamba_hidden_act": "gelu" }), Some("mamba_hidden_act")),
+        ("models2/minicpm3-mla", json!({ "scale_emb": 7.0, "scale_depth": 0.9, "dim_model_base": 24 }), None),
+        ("models2/minicpm3-mla", json!({ "hidden_act": "gelu" }), Some("hidden_act")),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);
@@ -285,6 +287,7 @@ fn tensors_that_gguf_has_more_of_than_folders_are_made() {
     let tied = json!({ "tie_word_embeddings": true });
     for (name, changes, table, file) in [
         ("falcon_h1-base", &tied, "lm_head.weight", "output.weight"),
+        ("minicpm3-mla", &tied, "lm_head.weight", "output.weight"),
     ] {
         let (from, hub) = (path("models2").join(name), folder.join(name));
         changed(&from, &hub, changes);

@@ -16,6 +16,12 @@ const ATTENTION: [Named; 5] = [
     ("model.layers.*.self_attn.v_proj", "blk.*.attn_v"),
     ("model.layers.*.self_attn.o_proj", "blk.*.attn_output"),
 ];
+const ENDS: [Named; 3] = [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")];
+const FEED: [Named; 3] = [
+    ("model.layers.*.mlp.gate_proj", "blk.*.ffn_gate"),
+    ("model.layers.*.mlp.up_proj", "blk.*.ffn_up"),
+    ("model.layers.*.mlp.down_proj", "blk.*.ffn_down"),
+];
 
 /// What a tensor is called within its layer.
 fn part(name: &str) -> &str {
@@ -130,4 +136,30 @@ fn nemotron_h() {
     check(&from, &convert(&from, &names, settings([0, 0, 2, 0]), change));
     let e = models::load(&open(&convert(&from, &names, settings([0, 2, 2, 0]), change)), None).err().unwrap().to_string();
     assert!(e.contains("`nemotron_h.attention.head_count_kv`"), "{e}");
+}
+
+#[test]
+fn minicpm3() {
+    let from = folder("models2/minicpm3-mla");
+    let own = [
+        ("model.layers.*.post_attention_layernorm", "blk.*.ffn_norm"),
+        ("model.layers.*.self_attn.q_a_proj", "blk.*.attn_q_a"),
+        ("model.layers.*.self_attn.q_a_layernorm", "blk.*.attn_q_a_norm"),
+        ("model.layers.*.self_attn.q_b_proj", "blk.*.attn_q_b"),
+        ("model.layers.*.self_attn.kv_a_proj_with_mqa", "blk.*.attn_kv_a_mqa"),
+        ("model.layers.*.self_attn.kv_a_layernorm", "blk.*.attn_kv_a_norm"),
+        ("model.layers.*.self_attn.kv_b_proj", "blk.*.attn_kv_b"),
+    ];
+    let settings = |w: &mut GgufWriter| {
+        let latents = [("attention.q_lora_rank", 12), ("attention.kv_lora_rank", 16), ("rope.dimension_count", 8)];
+        let heads = [("attention.head_count_kv", 4), ("attention.key_length", 20), ("attention.value_length", 10)];
+        sizes(w, "minicpm3", 3, 80, 1e-5, &[&latents[..], &heads].concat());
+    };
+    // The multipliers of all files are those of the published models, 12 and 256/48; this one has 3 and 16/48.
+    let change = |name: &str, part: Part| match name {
+        "token_embd.weight" => vec![(name.into(), part.map(|v| v * 3.0 / 12.0))],
+        "output.weight" => vec![(name.into(), part.map(|v| v * 16.0 / 256.0))],
+        _ => vec![(name.into(), part)],
+    };
+    check(&from, &convert(&from, &[&ENDS[..], &ATTENTION, &FEED, &own].concat(), settings, change));
 }
