@@ -194,7 +194,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["granite"], granite::describe).with_gguf(GgufForm::named("granite").divisors().keys(granite::gguf_keys)),
     Architecture::new(&["granite_swa"], granite_swa::describe)
         .with_gguf(GgufForm::named("granite_swa").windows().divisors().keys(granite_swa::gguf_keys)),
-    Architecture::new(&["glm"], glm4::describe),
+    Architecture::new(&["glm", "chatglm"], glm4::describe).with_gguf(GgufForm::named("chatglm")),
     Architecture::new(&["glm4"], glm4::describe_0414).gguf(),
     Architecture::new(&["starcoder2"], starcoder2::describe).gguf(),
     Architecture::new(&["gpt_bigcode", "starcoder"], gpt_bigcode::describe).with_gguf(GgufForm::named("starcoder")),

@@ -1,5 +1,6 @@
 //! Models of the Hub as GGUF files, and GGUF files in other types: the same logits, the same tokens.
 
+use super::layouts::layouts;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -298,6 +299,36 @@ fn tensors_that_gguf_has_more_of_than_folders_are_made() {
         becomes_gguf(&hub, &folder).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(Gguf::open(folder.join("m.gguf")).unwrap().tensor(file).unwrap().shape[0], 320, "{name}");
     }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Files of ChatGLM have one matrix of queries, keys and values; those of GLM folders have three.
+#[test]
+fn files_of_chatglm_may_have_joint_matrices() {
+    let folder = place("chatglm");
+    let (hub, gguf) = (folder.join("hub"), folder.join("m.gguf"));
+    layouts()["glm-full"].write(&hub);
+    becomes_gguf(&hub, &folder).unwrap();
+    let file = Gguf::open(&gguf).unwrap();
+    let mut w = GgufWriter::new();
+    for (key, value) in file.metadata() {
+        w.set(key, value);
+    }
+    for t in file.tensors() {
+        let Some(layer) = t.name.strip_suffix("attn_q.weight") else {
+            if !["attn_k.weight", "attn_v.weight"].iter().any(|end| t.name.ends_with(end)) {
+                w.tensor(&t.name, t.dtype().unwrap(), &t.shape, file.bytes_of(t)).unwrap();
+            }
+            continue;
+        };
+        let parts = ["q", "k", "v"].map(|part| file.tensor(&format!("{layer}attn_{part}.weight")).unwrap());
+        let bytes = parts.iter().flat_map(|t| file.bytes_of(t).to_vec()).collect::<Vec<u8>>();
+        let rows = parts.iter().map(|t| t.shape[0]).sum();
+        w.tensor(&format!("{layer}attn_qkv.weight"), DType::F32, &[rows, t.shape[1]], bytes).unwrap();
+    }
+    let joint = Weights::from_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap(), &Device::cpu());
+    let d = distance(&logits(&*models::load(&joint, Some(DType::F32)).unwrap()), &logits(&*load(&gguf)));
+    assert!(d < 1e-6, "{d:e}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
