@@ -15,7 +15,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     if !s.is_null("use_bidirectional_attention") && s.text(NONE, "use_bidirectional_attention")?.is_some_and(|of| of != "vision") {
         return Err(s.refuse(NONE, "use_bidirectional_attention", "only causal attention is implemented"));
     }
-    let z = gemma3n::sizes(s, None)?;
+    let z = gemma3n::sizes(s, None, NONE)?;
     let norm = NormSpec::rms(s.positive(NONE, "rms_norm_eps")?.unwrap_or(1e-6));
     let mut d = Description::new("gemma4_text", z, norm, gemma3n::names());
     gemma3n::base(s, &mut d)?;

@@ -217,7 +217,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["helium"], helium::describe),
     Architecture::new(&["apertus"], apertus::describe).with_gguf(GgufForm::named("apertus").divisors().keys(apertus::gguf_keys)),
     Architecture::new(&["bitnet"], bitnet::describe).gguf(),
-    Architecture::new(&["gemma3n_text"], gemma3n::describe),
+    Architecture::new(&["gemma3n_text", "gemma3n"], gemma3n::describe)
+        .with_gguf(GgufForm::named("gemma3n").windows().keys(gemma3n::gguf_keys).folded(gemma3n::fold).sizes(&gemma3n::SIZES)),
     Architecture::new(&["gemma4_text"], gemma4::describe),
     Architecture::new(&["lfm2"], lfm2::describe).gguf(),
     Architecture::new(&["lfm2_moe", "lfm2moe"], lfm2_moe::describe).with_gguf(GgufForm::named("lfm2moe")),

@@ -184,6 +184,12 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
         ("models2/nemotron_h-base", json!({ "mamba_hidden_act": "gelu" }), Some("mamba_hidden_act")),
         ("models2/minicpm3-mla", json!({ "scale_emb": 7.0, "scale_depth": 0.9, "dim_model_base": 24 }), None),
         ("models2/minicpm3-mla", json!({ "hidden_act": "gelu" }), Some("hidden_act")),
+        ("models2/gemma3n_text-small", json!({ "altup_correct_scale": false, "sliding_window": 3, "altup_active_idx": 2 }), None),
+        (
+            "models2/gemma3n_text-small",
+            json!({ "hidden_activation": "relu", "activation_sparsity_pattern": [0, 0, 0, 0] }),
+            Some("hidden_activation"),
+        ),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);
@@ -289,6 +295,12 @@ fn tensors_that_gguf_has_more_of_than_folders_are_made() {
     for (name, changes, table, file) in [
         ("falcon_h1-base", &tied, "lm_head.weight", "output.weight"),
         ("minicpm3-mla", &tied, "lm_head.weight", "output.weight"),
+        (
+            "gemma3n_text-small",
+            &json!({ "vocab_size_per_layer_input": 300 }),
+            "model.embed_tokens_per_layer.weight",
+            "per_layer_token_embd.weight",
+        ),
     ] {
         let (from, hub) = (path("models2").join(name), folder.join(name));
         changed(&from, &hub, changes);

@@ -2,6 +2,8 @@
 //! they give what the folders' references in f64 say.
 
 use super::gguf_layouts::{Part, check, convert, folder, keys, open, usual};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use tensorlogic::io::GgufWriter;
 use tensorlogic::models;
 
@@ -39,6 +41,27 @@ fn sizes(w: &mut GgufWriter, architecture: &str, layers: u32, feed: u32, eps: f3
 fn column(part: Part) -> Part {
     let len = part.values.len();
     part.of(&[len, 1])
+}
+
+/// Tensors that are one in GGUF, by its name.
+#[derive(Default)]
+struct Stacks(RefCell<BTreeMap<String, Vec<(String, Part)>>>);
+
+impl Stacks {
+    /// Of `count` tensors that become `all`, in the order of their names, the last one to come gives it.
+    fn add(&self, count: usize, all: String, name: &str, part: Part) -> Vec<(String, Part)> {
+        let mut stacks = self.0.borrow_mut();
+        let found = stacks.entry(all.clone()).or_default();
+        let shape = [&[count], &part.shape[..]].concat();
+        found.push((name.to_string(), part));
+        if found.len() < count {
+            return Vec::new();
+        }
+        let mut found = stacks.remove(&all).unwrap();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        let joint = found[1..].iter().fold(found[0].1.clone(), |all, (_, part)| part.behind(&all));
+        vec![(all, joint.of(&shape))]
+    }
 }
 
 #[test]
@@ -162,4 +185,67 @@ fn minicpm3() {
         _ => vec![(name.into(), part)],
     };
     check(&from, &convert(&from, &[&ENDS[..], &ATTENTION, &FEED, &own].concat(), settings, change));
+}
+
+/// The names of norms, and of embeddings for each layer, of Gemma 3n and 4.
+const GEMMA: [Named; 11] = [
+    ("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm"),
+    ("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm"),
+    ("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm"),
+    ("model.layers.*.pre_feedforward_layernorm", "blk.*.ffn_norm"),
+    ("model.layers.*.post_feedforward_layernorm", "blk.*.post_ffw_norm"),
+    ("model.layers.*.per_layer_input_gate", "blk.*.inp_gate"),
+    ("model.layers.*.per_layer_projection", "blk.*.proj"),
+    ("model.layers.*.post_per_layer_input_norm", "blk.*.post_norm"),
+    ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+    ("model.per_layer_model_projection", "per_layer_model_proj"),
+    ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+];
+
+/// The keys of windows in every other layer.
+fn windows(w: &mut GgufWriter, architecture: &str, cap: f32, more: &[(&str, u32)]) {
+    sizes(w, architecture, 4, 80, 1e-6, &[&[("attention.sliding_window", 6)], more].concat());
+    for (key, v) in [("rope.freq_base", 1e6f32), ("rope.freq_base_swa", 1e4), ("final_logit_softcapping", cap)] {
+        w.set(&format!("{architecture}.{key}"), v);
+    }
+    w.set(&format!("{architecture}.attention.sliding_window_pattern"), &[true, false, true, false][..]);
+}
+
+#[test]
+fn gemma3n() {
+    let from = folder("models2/gemma3n_text-small");
+    let own = [
+        ("model.altup_projections.*", "altup_proj.*"),
+        ("model.altup_unembed_projections.*", "altup_unembd_proj.*"),
+        ("model.layers.*.altup.correct_output_scale", "blk.*.altup_correct_scale.weight"),
+        ("model.layers.*.altup.correction_coefs", "blk.*.altup_correct_coef"),
+        ("model.layers.*.altup.prediction_coefs", "blk.*.altup_predict_coef"),
+        ("model.layers.*.altup.modality_router", "blk.*.altup_router"),
+        ("model.layers.*.altup.router_norm", "blk.*.altup_router_norm"),
+        ("model.layers.*.laurel.linear_left", "blk.*.laurel_l"),
+        ("model.layers.*.laurel.linear_right", "blk.*.laurel_r"),
+        ("model.layers.*.laurel.post_laurel_norm", "blk.*.laurel_post_norm"),
+    ];
+    let settings = |bounds: [f32; 4]| {
+        move |w: &mut GgufWriter| {
+            let heads = [("attention.key_length", 16), ("attention.value_length", 16), ("attention.shared_kv_layers", 2)];
+            let more = [("altup.active_idx", 0), ("altup.num_inputs", 3), ("embedding_length_per_layer_input", 8)];
+            windows(w, "gemma3n", 20.0, &[&heads[..], &more].concat());
+            w.set("gemma3n.feed_forward_length", &[80; 4][..]);
+            w.set("gemma3n.activation_sparsity_scale", &bounds[..]);
+        }
+    };
+    let copies = Stacks::default();
+    let change = |name: &str, part: Part| {
+        let all = ["altup_proj", "altup_unembd_proj"].into_iter().find(|all| name.starts_with(&format!("{all}.")));
+        let Some(all) = all else { return vec![(name.to_string(), part)] };
+        copies.add(2, format!("{all}.weight"), name, part)
+    };
+    let names = [&ENDS[..], &ATTENTION, &FEED, &GEMMA, &own].concat();
+    // Φ(1.2815515…) = 0.9.
+    let none = f32::NEG_INFINITY;
+    check(&from, &convert(&from, &names, settings([1.281_551_6, none, none, none]), change));
+    let file = convert(&from, &names, settings([f32::NAN, none, none, none]), change);
+    let e = models::load(&open(&file), None).err().unwrap().to_string();
+    assert!(e.contains("`gemma3n.activation_sparsity_scale`"), "{e}");
 }
