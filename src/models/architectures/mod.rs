@@ -219,7 +219,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["bitnet"], bitnet::describe).gguf(),
     Architecture::new(&["gemma3n_text", "gemma3n"], gemma3n::describe)
         .with_gguf(GgufForm::named("gemma3n").windows().keys(gemma3n::gguf_keys).folded(gemma3n::fold).sizes(&gemma3n::SIZES)),
-    Architecture::new(&["gemma4_text"], gemma4::describe),
+    Architecture::new(&["gemma4_text", "gemma4"], gemma4::describe)
+        .with_gguf(GgufForm::named("gemma4").windows().divisors().keys(gemma4::gguf_keys).folded(gemma4::fold).sizes(&gemma3n::SIZES)),
     Architecture::new(&["lfm2"], lfm2::describe).gguf(),
     Architecture::new(&["lfm2_moe", "lfm2moe"], lfm2_moe::describe).with_gguf(GgufForm::named("lfm2moe")),
     Architecture::new(&["lfm3"], lfm3::describe),

@@ -190,6 +190,8 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
             json!({ "hidden_activation": "relu", "activation_sparsity_pattern": [0, 0, 0, 0] }),
             Some("hidden_activation"),
         ),
+        ("models2/gemma4_text-moe", json!({ "final_logit_softcapping": 10.0, "sliding_window": 3 }), None),
+        ("models2/gemma4_text-moe", json!({ "hidden_activation": "relu" }), Some("hidden_activation")),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);

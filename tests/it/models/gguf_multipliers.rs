@@ -249,3 +249,32 @@ fn gemma3n() {
     let e = models::load(&open(&file), None).err().unwrap().to_string();
     assert!(e.contains("`gemma3n.activation_sparsity_scale`"), "{e}");
 }
+
+#[test]
+fn gemma4_with_experts() {
+    let from = folder("models2/gemma4_text-moe");
+    let own = [
+        ("model.layers.*.layer_scalar", "blk.*.layer_output_scale.weight"),
+        ("model.layers.*.experts.down_proj", "blk.*.ffn_down_exps.weight"),
+        ("model.layers.*.experts.gate_up_proj", "blk.*.ffn_gate_up_exps.weight"),
+        ("model.layers.*.post_feedforward_layernorm_1", "blk.*.post_ffw_norm_1"),
+        ("model.layers.*.post_feedforward_layernorm_2", "blk.*.post_ffw_norm_2"),
+        ("model.layers.*.pre_feedforward_layernorm_2", "blk.*.pre_ffw_norm_2"),
+        ("model.layers.*.router.per_expert_scale", "blk.*.ffn_down_exps.scale"),
+        ("model.layers.*.router.proj", "blk.*.ffn_gate_inp"),
+        ("model.layers.*.router.scale", "blk.*.ffn_gate_inp.scale"),
+    ];
+    let settings = |w: &mut GgufWriter| {
+        let full = [("attention.key_length", 16), ("attention.value_length", 16), ("rope.dimension_count", 16)];
+        let windowed = [("attention.key_length_swa", 12), ("attention.value_length_swa", 12), ("rope.dimension_count_swa", 12)];
+        let experts = [("expert_count", 6), ("expert_used_count", 2), ("expert_feed_forward_length", 20)];
+        let more = [("embedding_length_per_layer_input", 0), ("attention.shared_kv_layers", 0)];
+        windows(w, "gemma4", 30.0, &[&full[..], &windowed, &experts, &more].concat());
+        w.set("gemma4.attention.head_count_kv", &[2, 1, 2, 1][..]);
+        // A quarter of the pairs of heads that see all keys rotate.
+        let by: Vec<u8> = [1f32, 1.0, 1e30, 1e30, 1e30, 1e30, 1e30, 1e30].iter().flat_map(|v| v.to_le_bytes()).collect();
+        w.tensor("rope_freqs.weight", tensorlogic::DType::F32, &[8], by).unwrap();
+    };
+    let change = |name: &str, part: Part| vec![(name.to_string(), part)];
+    check(&from, &convert(&from, &[&ENDS[..], &ATTENTION, &FEED, &GEMMA, &own].concat(), settings, change));
+}
