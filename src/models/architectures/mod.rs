@@ -229,7 +229,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         .with_gguf(GgufForm::named("qwen35moe").keys(qwen3_5::gguf_keys)),
     Architecture::new(&["qwen3_next", "qwen3next"], qwen3_5::describe_next).with_gguf(GgufForm::named("qwen3next")),
     Architecture::new(&["olmo_hybrid"], olmo_hybrid::describe),
-    Architecture::new(&["kimi_linear"], kimi_linear::describe),
+    Architecture::new(&["kimi_linear", "kimi-linear"], kimi_linear::describe)
+        .with_gguf(GgufForm::named("kimi-linear").keys(kimi_linear::gguf_keys)),
     Architecture::new(&["mamba"], mamba::describe).gguf(),
     Architecture::new(&["jamba"], mamba::describe_jamba).gguf(),
     Architecture::new(&["mamba2"], mamba2::describe).gguf(),

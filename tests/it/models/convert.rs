@@ -192,6 +192,10 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
         ),
         ("models2/gemma4_text-moe", json!({ "final_logit_softcapping": 10.0, "sliding_window": 3 }), None),
         ("models2/gemma4_text-moe", json!({ "hidden_activation": "relu" }), Some("hidden_activation")),
+        ("models2/kimi_linear-base", json!({ "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-6 }), None),
+        ("models2/kimi_linear-base", json!({ "moe_renormalize": false }), Some("moe_renormalize")),
+        ("models2/kimi_linear-base", json!({ "num_expert_group": 2 }), Some("num_expert_group")),
+        ("models2/kimi_linear-base", json!({ "hidden_act": "gelu" }), Some("hidden_act")),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);
@@ -297,6 +301,7 @@ fn tensors_that_gguf_has_more_of_than_folders_are_made() {
     for (name, changes, table, file) in [
         ("falcon_h1-base", &tied, "lm_head.weight", "output.weight"),
         ("minicpm3-mla", &tied, "lm_head.weight", "output.weight"),
+        ("kimi_linear-base", &tied, "lm_head.weight", "output.weight"),
         (
             "gemma3n_text-small",
             &json!({ "vocab_size_per_layer_input": 300 }),

@@ -278,3 +278,78 @@ fn gemma4_with_experts() {
     let change = |name: &str, part: Part| vec![(name.to_string(), part)];
     check(&from, &convert(&from, &[&ENDS[..], &ATTENTION, &FEED, &GEMMA, &own].concat(), settings, change));
 }
+
+#[test]
+fn kimi_linear() {
+    let from = folder("models2/kimi_linear-base");
+    let own = [
+        ("model.layers.*.post_attention_layernorm", "blk.*.ffn_norm"),
+        ("model.layers.*.block_sparse_moe.gate_proj", "blk.*.ffn_gate"),
+        ("model.layers.*.block_sparse_moe.up_proj", "blk.*.ffn_up"),
+        ("model.layers.*.block_sparse_moe.down_proj", "blk.*.ffn_down"),
+        ("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp"),
+        ("model.layers.*.block_sparse_moe.gate.e_score_correction_bias", "blk.*.exp_probs_b.bias"),
+        ("model.layers.*.block_sparse_moe.shared_experts.gate_proj", "blk.*.ffn_gate_shexp"),
+        ("model.layers.*.block_sparse_moe.shared_experts.up_proj", "blk.*.ffn_up_shexp"),
+        ("model.layers.*.block_sparse_moe.shared_experts.down_proj", "blk.*.ffn_down_shexp"),
+        ("model.layers.*.self_attn.A_log", "blk.*.ssm_a"),
+        ("model.layers.*.self_attn.dt_bias", "blk.*.ssm_dt.bias"),
+        ("model.layers.*.self_attn.b_proj", "blk.*.ssm_beta"),
+        ("model.layers.*.self_attn.f_a_proj", "blk.*.ssm_f_a"),
+        ("model.layers.*.self_attn.f_b_proj", "blk.*.ssm_f_b"),
+        ("model.layers.*.self_attn.g_a_proj", "blk.*.ssm_g_a"),
+        ("model.layers.*.self_attn.g_b_proj", "blk.*.ssm_g_b"),
+        ("model.layers.*.self_attn.o_norm", "blk.*.ssm_norm"),
+        ("model.layers.*.self_attn.q_conv1d", "blk.*.ssm_conv1d_q"),
+        ("model.layers.*.self_attn.k_conv1d", "blk.*.ssm_conv1d_k"),
+        ("model.layers.*.self_attn.v_conv1d", "blk.*.ssm_conv1d_v"),
+        ("model.layers.*.self_attn.kv_a_proj_with_mqa", "blk.*.attn_kv_a_mqa"),
+        ("model.layers.*.self_attn.kv_a_layernorm", "blk.*.attn_kv_a_norm"),
+        ("model.layers.*.self_attn.kv_b_proj", "blk.*.attn_kv_b"),
+    ];
+    let settings = |w: &mut GgufWriter| {
+        let latents = [("attention.kv_lora_rank", 16), ("rope.dimension_count", 4), ("attention.key_length", 20)];
+        let heads = [("attention.key_length_mla", 16), ("attention.value_length_mla", 12), ("ssm.conv_kernel", 4), ("kda.head_dim", 12)];
+        let experts = [("expert_count", 6), ("expert_used_count", 2), ("expert_feed_forward_length", 20), ("expert_shared_count", 1)];
+        let more = [("leading_dense_block_count", 1), ("expert_gating_func", 2)];
+        sizes(w, "kimi-linear", 4, 80, 1e-5, &[&latents[..], &heads, &experts, &more].concat());
+        w.set("kimi-linear.expert_weights_scale", 2.4f32);
+        w.set("kimi-linear.attention.head_count_kv", &[0, 0, 1, 0][..]);
+        w.set("kimi-linear.rope.freq_base", 10000f32);
+    };
+    let named = |part: &'static str, of: &'static str| {
+        (0..6).map(move |e| -> Named {
+            let hub = format!("model.layers.*.block_sparse_moe.experts.{e}.{of}").leak();
+            (hub, format!("blk.*.{part}.{e}").leak())
+        })
+    };
+    let experts: Vec<Named> = [("ffn_gate_exps", "w1"), ("ffn_up_exps", "w3"), ("ffn_down_exps", "w2")]
+        .into_iter()
+        .flat_map(|(part, of)| named(part, of))
+        .collect();
+    let stacks = Stacks::default();
+    let change = |name: &str, part: Part| {
+        if let Some((all, _)) = name.split_once("_exps.") {
+            return stacks.add(6, format!("{all}_exps.weight"), name, part);
+        }
+        let (rows, shape) = (part.shape[0], part.shape.clone());
+        vec![match self::part(name) {
+            "ssm_a" => (name.to_string(), part.map(|a| -a.exp())),
+            own if own.starts_with("ssm_conv1d_") => (name.to_string(), part.of(&[1, rows, 1, shape[2]])),
+            // Of each head the rows of keys, 12, transposed, and those of values, 12.
+            "attn_kv_b.weight" => {
+                let heads = |from: usize| (0..4).map(move |h| (h * 24 + from, h * 24 + from + 12));
+                let joint = |parts: Vec<Part>| parts[1..].iter().fold(parts[0].clone(), |all, part| part.behind(&all));
+                let keys = joint(heads(0).map(|(a, b)| part.rows(a, b).transposed()).collect());
+                let values = joint(heads(12).map(|(a, b)| part.rows(a, b)).collect());
+                let layer = name.strip_suffix("attn_kv_b.weight").unwrap();
+                return vec![
+                    (format!("{layer}attn_k_b.weight"), keys.of(&[4, 16, 12])),
+                    (format!("{layer}attn_v_b.weight"), values.of(&[4, 12, 16])),
+                ];
+            }
+            _ => (name.to_string(), part),
+        }]
+    };
+    check(&from, &convert(&from, &[&ENDS[..], &ATTENTION, &own, &experts].concat(), settings, change));
+}
