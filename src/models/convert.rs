@@ -111,7 +111,9 @@ fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
     {
         return DType::F32;
     }
-    if name.starts_with("position_embd") && dtype != DType::F32 {
+    // llama.cpp leaves these as they are.
+    let unpacked = ["altup_", "laurel_", "per_layer_model_proj"].iter().any(|part| name.contains(part)) && dtype.is_block();
+    if unpacked || name.starts_with("position_embd") && dtype != DType::F32 {
         return DType::F16;
     }
     let rows = t.dims()[t.rank() - 1];

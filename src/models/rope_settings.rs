@@ -8,6 +8,9 @@ use std::f64::consts::PI;
 /// GGUF's names of LongRoPE's divisors for short and for long texts, one of each pair.
 pub(crate) const FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
+/// The divisor of pairs that do not rotate.
+pub(crate) const STILL: f64 = 1e30;
+
 /// How heads are rotated.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RopeTable {
@@ -82,6 +85,8 @@ pub(crate) struct RopeDefaults<'k> {
     pub reordered: bool,
     /// Whether LongRoPE's factors of short and long texts are keys of their own.
     pub mscales: bool,
+    /// The length that LongRoPE starts from, where GGUF files leave it out.
+    pub original: Option<usize>,
 }
 
 impl Default for RopeDefaults<'_> {
@@ -99,6 +104,7 @@ impl Default for RopeDefaults<'_> {
             pairs,
             reordered: false,
             mscales: false,
+            original: None,
         }
     }
 }
@@ -308,7 +314,7 @@ impl RopeTable {
         }
         let divided = s.has_tensor(FACTORS[0]) || s.has_tensor(FACTORS[1]);
         if divided {
-            table.longrope_of_gguf(s)?;
+            table.longrope_of_gguf(s, defaults.original)?;
         } else {
             s.only_number("rope.scaling.attn_factor", NONE, 1.0, "a factor of attention scores is not implemented")?;
         }
@@ -339,12 +345,19 @@ impl RopeTable {
 
     /// LongRoPE, whose divisors are [`FACTORS`]: [`RopeTable::divide`] does the rest. The rule is the Hub's, not llama.cpp's, which takes the
     /// divisors of long texts for short ones too where its context is long.
-    fn longrope_of_gguf(&mut self, s: &Settings<'_>) -> TensorResult<()> {
+    fn longrope_of_gguf(&mut self, s: &Settings<'_>, usual: Option<usize>) -> TensorResult<()> {
         let key = "rope.scaling.original_context_length";
-        let original = s.size(key, NONE, 1 << 24)?.ok_or_else(|| s.wrong(format!("`{}` is missing", s.name(key, NONE))))?;
+        let original = s.size(key, NONE, 1 << 24)?.or(usual);
+        let original = original.ok_or_else(|| s.wrong(format!("`{}` is missing", s.name(key, NONE))))?;
         self.factor = s.positive("rope.scaling.attn_factor", NONE)?.unwrap_or(1.0);
         self.long = Some(LongRope { from: original, freqs: self.freqs.clone() });
         Ok(())
+    }
+
+    /// Divides the frequencies. Converters write [`STILL`] for pairs that do not rotate.
+    pub fn slow(&mut self, by: &[f32]) {
+        let pairs = self.freqs.iter_mut().zip(by);
+        pairs.for_each(|(f, by)| *f = if f64::from(*by) >= STILL { 0.0 } else { *f / f64::from(*by) });
     }
 
     /// Divides the frequencies of short texts and those of long ones.

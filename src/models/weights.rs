@@ -371,6 +371,7 @@ impl<'a> Tensors<'a> {
             let t = match t.dims() {
                 &[_, 1, n] if n == taps => t.squeeze(1)?,
                 &[_, n] if n == taps && !self.is_hub() => t,
+                &[1, channels, 1, n] if n == taps && !self.is_hub() => t.reshape(&[channels as isize, n as isize])?,
                 dims => {
                     let message =
                         format!("`{}` has shape {dims:?}; the settings ask for {taps} taps ({})", self.stored(name), self.settings.sizes());
@@ -545,6 +546,20 @@ impl<'a> Tensors<'a> {
     fn projection(&self, weight: Tensor, bias: Option<Tensor>) -> Projection {
         let rounds = self.weights.rounds && self.dtype == DType::F32 && weight.dtype() == DType::BF16;
         Projection { rounds, ..Projection::new(weight, bias) }
+    }
+
+    /// Linear layers without biases: in GGUF one tensor `[count,outputs,inputs]`, on the Hub one of each number.
+    ///
+    /// # Errors
+    /// If a tensor is missing or has another shape.
+    pub fn linears(&self, name: &str, [count, outputs, inputs]: [usize; 3]) -> TensorResult<Vec<Projection>> {
+        if self.is_hub() {
+            return (0..count).map(|k| self.linear(&format!("{name}.{k}"), inputs, outputs, Some(false))).collect();
+        }
+        let all = self.shaped(&format!("{name}.weight"), &[count, outputs, inputs])?;
+        let all = if all.dtype().is_block() { all.cast(DType::F32)? } else { all };
+        let one = |k: usize| self.for_products(evaluated(all.narrow(0, k, 1)?.squeeze(0)?.contiguous()?)?);
+        (0..count).map(|k| Ok(self.projection(one(k)?, None))).collect()
     }
 
     /// The matrices of experts `[count,outputs,inputs]` that GGUF calls `name`; a folder may have a tensor for each.

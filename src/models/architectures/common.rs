@@ -125,6 +125,16 @@ pub(super) fn layers_with_attention(s: &Settings<'_>, layers: usize) -> TensorRe
     }
 }
 
+/// Sizes that GGUF lists by layer; `None` where it has one number for all, or none.
+pub(super) fn listed_sizes(s: &Settings<'_>, key: &str, layers: usize) -> TensorResult<Option<Vec<usize>>> {
+    let Some(all) = s.by_layer(key)? else { return Ok(None) };
+    let whole = |n: &f64| (0.0..=4_194_304.0).contains(n) && n.fract() == 0.0;
+    if all.len() != layers || !all.iter().all(whole) {
+        return Err(s.refuse(key, NONE, &format!("expected a size for each of {layers} layers ({})", s.sizes())));
+    }
+    Ok(Some(all.into_iter().map(|n| n as usize).collect()))
+}
+
 /// Whether there are biases, which only `config.json` says; those of GGUF files are taken where they are.
 pub(super) fn bias(s: &Settings<'_>, key: &str, usual: bool) -> TensorResult<Option<bool>> {
     Ok(if s.is_hub() { Some(s.flag(NONE, key)?.unwrap_or(usual)) } else { None })
@@ -169,7 +179,7 @@ pub(super) fn windows(
 }
 
 /// What GGUF says of the layers that a window limits: whether it does for each of them, or that it does in all but each so many.
-fn windowed_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Option<Vec<bool>>> {
+pub(super) fn windowed_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Option<Vec<bool>>> {
     let key = "attention.sliding_window_pattern";
     if let Some(limited) = s.flags_by_layer(key)? {
         return match limited.len() == layers {

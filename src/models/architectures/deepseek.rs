@@ -3,8 +3,8 @@
 //!
 //! With latent c = norm(Wc·x) and key part r = rope(Wr·x) of each position, head h has k = (K_h·c, r) and v = V_h·c.
 
-use super::{common, experts};
-use crate::error::TensorResult;
+use super::{Named, common, experts, folded};
+use crate::error::{TensorError, TensorResult};
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{LatentSpec, MixerSpec, NormSpec, RouterSpec, Scores, Sizes};
@@ -12,6 +12,7 @@ use crate::models::decoder::names::Names;
 use crate::models::rope_settings::{RopeDefaults, RopeTable, object};
 use crate::models::settings::{NONE, Settings};
 use crate::ops::rope::RopePairs;
+use crate::tensor::Tensor;
 
 /// Sizes where the settings leave them out.
 pub(super) struct UsualLatent {
@@ -23,10 +24,12 @@ pub(super) struct UsualLatent {
     pub eps: f64,
     /// Whether the part of a head that rotates is said relative to all of the head.
     pub partial_rope: bool,
+    /// Whether GGUF has the matrices of keys and values as one, and no sizes of the latents as heads.
+    pub joint: bool,
 }
 
 const V3: UsualLatent =
-    UsualLatent { query_rank: 1536, rank: 512, nope_dim: 128, rope_dim: 64, value: 128, eps: 1e-6, partial_rope: false };
+    UsualLatent { query_rank: 1536, rank: 512, nope_dim: 128, rope_dim: 64, value: 128, eps: 1e-6, partial_rope: false, joint: false };
 
 /// A decoder with attention by latents in all layers.
 pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &UsualLatent) -> TensorResult<Description> {
@@ -43,11 +46,14 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let rope_dim = need(part("rope.dimension_count", "qk_rope_head_dim", usual.rope_dim), "rope.dimension_count")?;
     let (nope_dim, value) = match hub {
         true => (need(part(NONE, "qk_nope_head_dim", usual.nope_dim), NONE)?, need(part(NONE, "v_head_dim", usual.value), NONE)?),
+        false if usual.joint => joint_sizes(s, heads, rope_dim)?,
         false => gguf_sizes(s, rank, rope_dim)?,
     };
     let parts = [nope_dim, rope_dim];
     if hub {
         common::latent_heads(s, heads, parts)?;
+    } else if usual.joint {
+        s.only_number("attention.head_count_kv", NONE, heads as f64, &format!("there are {heads} heads"))?;
     } else {
         s.size("attention.head_count_kv", NONE, 1 << 14)?;
     }
@@ -59,7 +65,7 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let neighbours = s.flag(NONE, "rope_interleave")?.unwrap_or(true);
     let pairs = if neighbours { RopePairs::Adjacent } else { RopePairs::Halves };
     let part = (usual.partial_rope && hub).then_some(rope_dim as f64 / head as f64);
-    let defaults = RopeDefaults { pairs, part, ..RopeDefaults::default() };
+    let defaults = RopeDefaults { pairs, part, original: usual.joint.then_some(context), ..RopeDefaults::default() };
     let mut table = RopeTable::read(s, defaults, if hub { head } else { rope_dim }, context)?;
     if table.freqs.len() * 2 != rope_dim {
         return Err(s.wrong(format!(
@@ -98,6 +104,30 @@ fn gguf_sizes(s: &Settings<'_>, rank: usize, rope_dim: usize) -> TensorResult<(u
     };
     let nope_dim = key.checked_sub(rope_dim).filter(|n| *n > 0);
     Ok((nope_dim.ok_or_else(|| s.refuse("attention.key_length", NONE, &format!("{rope_dim} elements of a head rotate")))?, value))
+}
+
+/// The same of files that have the matrices of keys and values as one.
+fn joint_sizes(s: &Settings<'_>, heads: usize, rope_dim: usize) -> TensorResult<(usize, usize)> {
+    let key = s.need("attention.key_length", NONE, 1 << 14)?;
+    // llama.cpp takes the heads' share of the width.
+    let usual = s.size("embedding_length", NONE, 1 << 20)?.unwrap_or(0) / heads;
+    let value = s.size("attention.value_length", NONE, 1 << 14)?.unwrap_or(usual);
+    let nope_dim = key.checked_sub(rope_dim).filter(|n| *n > 0);
+    let missing = || s.refuse("attention.key_length", NONE, &format!("{rope_dim} elements of a head rotate ({})", s.sizes()));
+    Ok((nope_dim.ok_or_else(missing)?, value))
+}
+
+/// Joins the matrices of keys `[H,rank,plain]` and values `[H,value,rank]`: for each head, the rows of its keys and then of its values.
+pub(super) fn joined(tensors: &mut Vec<Named>) -> TensorResult<()> {
+    let of = |name: &str| {
+        let part = |part: &str, n: usize| Some((format!("{}attn_kv_b.weight", name.strip_suffix(part)?), n));
+        part("attn_k_b.weight", 0).or_else(|| part("attn_v_b.weight", 1))
+    };
+    folded::joined(tensors, of, |parts| {
+        let [k, v] = parts else { return Err(TensorError::Internal("latents without keys or values".into())) };
+        let rank = v.dims()[2] as isize;
+        Tensor::cat(&[k.transpose(1, 2)?.contiguous()?, v.clone()], 1)?.reshape(&[-1, rank])
+    })
 }
 
 /// What YaRN multiplies the root of the scores' scale with.

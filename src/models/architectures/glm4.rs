@@ -4,7 +4,7 @@
 use super::common::{self, Usual};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::FeedForm;
+use crate::models::decoder::description::{FeedForm, JointQkv};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::Settings;
@@ -14,6 +14,10 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { eps: 1.5625e-7, kv_heads: Some(2), head_dim: Some(128), rope, ..Usual::default() };
     let mut d = common::decoder(s, "glm4", &usual)?;
     common::qkv_biases(s, &mut d, true)?;
+    // Files of ChatGLM, whose architecture this is, have one matrix.
+    if s.has_tensor("blk.0.attn_qkv.weight") {
+        d.attentions(|a| a.joint = JointQkv::Sorted);
+    }
     d.each(|l| l.feed.form = FeedForm::GatedJoint);
     d.names = Names::llama().with(&[("ffn_up", "mlp.gate_up_proj")]);
     Ok(d)

@@ -7,7 +7,8 @@ use crate::models::decoder::Description;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    let usual = UsualLatent { query_rank: 768, rank: 512, nope_dim: 192, rope_dim: 64, value: 256, eps: 1e-5, partial_rope: false };
+    let usual =
+        UsualLatent { query_rank: 768, rank: 512, nope_dim: 192, rope_dim: 64, value: 256, eps: 1e-5, partial_rope: false, joint: false };
     let mut d = deepseek::decoder(s, "glm4_moe_lite", &usual)?;
     let mut experts = experts::experts(s, &experts::routed(Some([64, 4])), experts::deepseek(s, [1, 1], true, 1.8)?)?;
     let size = experts::size(s, "moe_intermediate_size", 1536)?;

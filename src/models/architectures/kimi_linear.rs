@@ -1,28 +1,32 @@
 //! Kimi Linear (Moonshot AI, 2025): three layers of four have a delta rule whose state decays by rows, the others attention by latents without
 //! positions; experts by σ with a correction for the choice behind a dense first layer.
 
-use super::{common, deepseek, experts};
+use super::{Named, common, deepseek, experts};
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{DeltaByRowSpec, Divisor, GroupSpec, LatentSpec, MixerSpec, NormSpec, RouterSpec, Scores, Sizes};
+use crate::models::decoder::description::{
+    DeltaByRowSpec, Divisor, GroupSpec, LatentSpec, LayerSpec, MixerSpec, NormSpec, RouterSpec, Scores, Sizes,
+};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    let norm = NormSpec::rms(s.positive(NONE, "rms_norm_eps")?.unwrap_or(1e-5));
-    let (latent, context) = (latent(s)?, either(s, CONTEXT, 1 << 24)?.unwrap_or(1 << 20));
+    let norm = NormSpec::rms(s.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?.unwrap_or(1e-5));
+    let context = if s.is_hub() { either(s, CONTEXT, 1 << 24)?.unwrap_or(1 << 20) } else { s.need("context_length", NONE, 1 << 24)? };
+    let latent = if s.is_hub() { latent(s)? } else { latent_of_gguf(s)? };
     let z = Sizes {
-        width: s.need(NONE, "hidden_size", 1 << 20)?,
-        layers: s.need(NONE, "num_hidden_layers", 4096)?,
+        width: s.need("embedding_length", "hidden_size", 1 << 20)?,
+        layers: s.need("block_count", "num_hidden_layers", 4096)?,
         heads: latent.heads,
         kv_heads: latent.heads,
         head_dim: latent.nope_dim + latent.rope_dim,
-        feed: s.need(NONE, "intermediate_size", 1 << 22)?,
+        feed: s.need("feed_forward_length", "intermediate_size", 1 << 22)?,
         context,
     };
     let mut d = Description::new("kimi_linear", z, norm, deepseek::names());
     let activation = ActivationFn::read(s, "hidden_act", ActivationFn::Silu)?;
-    let delta = delta(s, norm, activation)?;
+    let delta = delta(s, norm, activation, latent.heads)?;
     for (l, full) in d.layers.iter_mut().zip(full_layers(s, z.layers)?) {
         l.feed.activation = activation;
         l.mixer = if full { MixerSpec::Latent(latent.clone()) } else { MixerSpec::DeltaByRow(delta.clone()) };
@@ -74,22 +78,44 @@ fn latent(s: &Settings<'_>) -> TensorResult<LatentSpec> {
     })
 }
 
+/// The same by GGUF's keys, in which all heads share one.
+fn latent_of_gguf(s: &Settings<'_>) -> TensorResult<LatentSpec> {
+    let need = |key: &str| s.need(key, NONE, 1 << 14);
+    let (heads, rank, rope_dim) = (need("attention.head_count")?, need("attention.kv_lora_rank")?, need("rope.dimension_count")?);
+    let (key, value) = (need("attention.key_length_mla")?, need("attention.value_length_mla")?);
+    for (of, size) in [("attention.key_length", rank + rope_dim), ("attention.value_length", rank)] {
+        s.only_number(of, NONE, size as f64, &format!("expected {size} ({})", s.sizes()))?;
+    }
+    let nope_dim = key.checked_sub(rope_dim).filter(|n| *n > 0);
+    let nope_dim =
+        nope_dim.ok_or_else(|| s.refuse("attention.key_length_mla", NONE, &format!("{rope_dim} elements of a head are shared")))?;
+    let query_rank = s.size("attention.q_lora_rank", NONE, 1 << 14)?;
+    let scale = 1.0 / (key as f64).sqrt();
+    let norm = NormSpec::rms(1e-6);
+    Ok(LatentSpec { heads, query_rank, rank, nope_dim, rope_dim, value, norm, bias: None, rope: None, scale, growth: None })
+}
+
 /// The delta rule by the keys of transformers, before which those of the released files in `linear_attn_config` go.
-fn delta(s: &Settings<'_>, norm: NormSpec, activation: ActivationFn) -> TensorResult<DeltaByRowSpec> {
-    let size = |first: &str, key: &str, usual: usize| -> TensorResult<usize> {
-        let (first, second) = (s.size(NONE, &format!("linear_attn_config.{first}"), 1 << 14)?, s.size(NONE, key, 1 << 14)?);
+fn delta(s: &Settings<'_>, norm: NormSpec, activation: ActivationFn, heads: usize) -> TensorResult<DeltaByRowSpec> {
+    let size = |gguf: &str, first: &str, key: &str, usual: usize| -> TensorResult<usize> {
+        let (first, second) = (s.size(gguf, &format!("linear_attn_config.{first}"), 1 << 14)?, s.size(gguf, key, 1 << 14)?);
         Ok(first.or(second).unwrap_or(usual))
     };
-    let taps = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?;
+    let taps = size("ssm.conv_kernel", "short_conv_kernel_size", "linear_conv_kernel_dim", 4)?;
     if taps < 2 {
         return Err(s.wrong(format!("a convolution sees at least two tokens ({})", s.sizes())));
     }
-    let (heads, head_dim) = (size("num_heads", "linear_num_heads", 32)?, size("head_dim", "linear_head_dim", 128)?);
+    // In GGUF there are as many as of attention.
+    let heads = if s.is_hub() { size(NONE, "num_heads", "linear_num_heads", 32)? } else { heads };
+    let head_dim = size("kda.head_dim", "head_dim", "linear_head_dim", 128)?;
     Ok(DeltaByRowSpec { heads, head_dim, taps, activation, norm })
 }
 
 /// Which layers have attention: by `layer_types`, else by the numbers from 1 on of `linear_attn_config`, else every fourth but the first.
 fn full_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
+    if !s.is_hub() {
+        return common::layers_with_attention(s, layers);
+    }
     let lists = ["full_attn_layers", "kda_layers"].map(|key| format!("linear_attn_config.{key}"));
     if let Some(kinds) = common::layer_kinds(s, &["layer_types"], layers, &[&["full_attention"], &["linear_attention"]])? {
         lists.iter().for_each(|key| s.ignore(key));
@@ -111,6 +137,10 @@ fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     experts::only_text(s, "moe_router_activation_func", &["sigmoid"])?;
     experts::only_text(s, "topk_method", &["noaux_tc"])?;
     s.only_flag(NONE, "use_grouped_topk", true, "transformers always chooses within groups")?;
+    s.only_number("expert_gating_func", NONE, 2.0, "only sigmoid (2) is implemented for this architecture")?;
+    s.only_flag("expert_weights_norm", NONE, true, "only weights that add up to 1 are implemented for this architecture")?;
+    let groups = ["expert_group_count", "expert_group_used_count"];
+    groups.iter().try_for_each(|key| s.only_number(key, NONE, 1.0, "groups of experts are not implemented for this architecture"))?;
     let (count, used) = (either(s, GROUPS, 1 << 12)?.unwrap_or(1), s.size(NONE, "topk_group", 1 << 12)?.unwrap_or(1));
     let (first, second) = (s.flag(NONE, NORMALISED[0])?, s.flag(NONE, NORMALISED[1])?);
     if first.is_some() && second.is_some() && first != second {
@@ -121,7 +151,7 @@ fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
         correction: true,
         groups: (count > 1 && used != count).then_some(GroupSpec { count, used, best: 2 }),
         divisor: normalised.then_some(Divisor { plus: 1e-20, least: 0.0 }),
-        scale: s.number(NONE, "routed_scaling_factor")?.unwrap_or(2.446),
+        scale: s.number("expert_weights_scale", "routed_scaling_factor")?.unwrap_or(if s.is_hub() { 2.446 } else { 1.0 }),
         ..RouterSpec::new(Scores::Sigmoid)
     };
     let used = either(s, USED, 1 << 16)?.unwrap_or(8);
@@ -148,6 +178,28 @@ fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
 fn without_rope(s: &Settings<'_>) -> TensorResult<()> {
     s.only_flag(NONE, "mla_use_nope", true, "only attention without positions is implemented")?;
     s.ignore("rope_theta");
+    s.number("rope.freq_base", NONE)?;
+    Ok(())
+}
+
+/// The list of layers with attention, in which all heads share a key, and the size of its shared part.
+pub(super) fn gguf_keys(s: &Settings<'_>, d: &Description, tensors: &mut Vec<Named>, w: &mut GgufWriter<'_>) -> TensorResult<()> {
+    let router = d.layers.iter().find_map(|l| l.feed.experts.as_ref()).map(|e| e.router);
+    let key = GROUPS.into_iter().find(|key| s.says(key)).unwrap_or(GROUPS[0]);
+    s.only(router.is_none_or(|r| r.groups.is_none()), key)?;
+    let key = NORMALISED.into_iter().find(|key| s.says(key)).unwrap_or(NORMALISED[0]);
+    s.only(router.is_none_or(|r| r.divisor.is_some()), key)?;
+    let full = |l: &LayerSpec| u32::from(matches!(l.mixer, MixerSpec::Latent(_)));
+    w.set("kimi-linear.attention.head_count_kv", d.layers.iter().map(full).collect::<Vec<u32>>());
+    for l in &d.layers {
+        if let MixerSpec::Latent(latent) = &l.mixer {
+            w.set("kimi-linear.rope.dimension_count", latent.rope_dim as u32);
+        }
+    }
+    // llama.cpp asks for an output matrix.
+    let own = tensors.iter().any(|(name, _)| name == "output.weight");
+    let table = tensors.iter().find(|(name, _)| name == "token_embd.weight").map(|(_, t)| t.clone());
+    tensors.extend(table.filter(|_| !own).map(|t| ("output.weight".into(), t)));
     Ok(())
 }
 

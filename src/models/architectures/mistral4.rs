@@ -12,7 +12,8 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     common::rope_is_said(s)?;
-    let usual = UsualLatent { query_rank: 1024, rank: 256, nope_dim: 64, rope_dim: 64, value: 128, eps: 1e-6, partial_rope: true };
+    let usual =
+        UsualLatent { query_rank: 1024, rank: 256, nope_dim: 64, rope_dim: 64, value: 128, eps: 1e-6, partial_rope: true, joint: false };
     let mut d = deepseek::decoder(s, "mistral4", &usual)?;
     let (beta, original) = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings");
     s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` must be the same")?;

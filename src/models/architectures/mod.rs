@@ -16,6 +16,7 @@ mod exaone4;
 mod experts;
 mod falcon;
 mod falcon_h1;
+mod folded;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -104,7 +105,14 @@ pub(crate) struct GgufForm {
     pub divisors: bool,
     /// Sets keys that are this architecture's own or mean something else here, also those that take the place of tensors, and refuses settings.
     pub keys: Option<GgufKeys>,
+    /// Makes the description and the tensors of a folder those of a file, where numbers that GGUF has no keys for are in the tensors there.
+    pub fold: Option<GgufFold>,
+    /// Tensors whose rows say what no key does.
+    pub sizes: &'static [&'static str],
 }
+
+/// See [`GgufForm::fold`].
+pub(crate) type GgufFold = fn(&mut Description, &mut Vec<Named>) -> TensorResult<()>;
 
 /// See [`GgufForm::keys`].
 pub(crate) type GgufKeys = fn(&Settings<'_>, &Description, &mut Vec<Named>, &mut GgufWriter<'_>) -> TensorResult<()>;
@@ -114,7 +122,7 @@ pub(crate) type Named = (String, Tensor);
 
 impl GgufForm {
     const fn named(name: &'static str) -> GgufForm {
-        GgufForm { name, windows: false, divisors: false, keys: None }
+        GgufForm { name, windows: false, divisors: false, keys: None, fold: None, sizes: &[] }
     }
     const fn windows(self) -> GgufForm {
         GgufForm { windows: true, ..self }
@@ -124,6 +132,12 @@ impl GgufForm {
     }
     const fn keys(self, keys: GgufKeys) -> GgufForm {
         GgufForm { keys: Some(keys), ..self }
+    }
+    const fn sizes(self, sizes: &'static [&'static str]) -> GgufForm {
+        GgufForm { sizes, ..self }
+    }
+    const fn folded(self, fold: GgufFold) -> GgufForm {
+        GgufForm { fold: Some(fold), ..self }
     }
 }
 
@@ -180,7 +194,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["granite"], granite::describe).with_gguf(GgufForm::named("granite").divisors().keys(granite::gguf_keys)),
     Architecture::new(&["granite_swa"], granite_swa::describe)
         .with_gguf(GgufForm::named("granite_swa").windows().divisors().keys(granite_swa::gguf_keys)),
-    Architecture::new(&["glm"], glm4::describe),
+    Architecture::new(&["glm", "chatglm"], glm4::describe).with_gguf(GgufForm::named("chatglm")),
     Architecture::new(&["glm4"], glm4::describe_0414).gguf(),
     Architecture::new(&["starcoder2"], starcoder2::describe).gguf(),
     Architecture::new(&["gpt_bigcode", "starcoder"], gpt_bigcode::describe).with_gguf(GgufForm::named("starcoder")),
@@ -203,8 +217,10 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["helium"], helium::describe),
     Architecture::new(&["apertus"], apertus::describe).with_gguf(GgufForm::named("apertus").divisors().keys(apertus::gguf_keys)),
     Architecture::new(&["bitnet"], bitnet::describe).gguf(),
-    Architecture::new(&["gemma3n_text"], gemma3n::describe),
-    Architecture::new(&["gemma4_text"], gemma4::describe),
+    Architecture::new(&["gemma3n_text", "gemma3n"], gemma3n::describe)
+        .with_gguf(GgufForm::named("gemma3n").windows().keys(gemma3n::gguf_keys).folded(gemma3n::fold).sizes(&gemma3n::SIZES)),
+    Architecture::new(&["gemma4_text", "gemma4"], gemma4::describe)
+        .with_gguf(GgufForm::named("gemma4").windows().divisors().keys(gemma4::gguf_keys).folded(gemma4::fold).sizes(&gemma3n::SIZES)),
     Architecture::new(&["lfm2"], lfm2::describe).gguf(),
     Architecture::new(&["lfm2_moe", "lfm2moe"], lfm2_moe::describe).with_gguf(GgufForm::named("lfm2moe")),
     Architecture::new(&["lfm3"], lfm3::describe),
@@ -213,14 +229,15 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         .with_gguf(GgufForm::named("qwen35moe").keys(qwen3_5::gguf_keys)),
     Architecture::new(&["qwen3_next", "qwen3next"], qwen3_5::describe_next).with_gguf(GgufForm::named("qwen3next")),
     Architecture::new(&["olmo_hybrid"], olmo_hybrid::describe),
-    Architecture::new(&["kimi_linear"], kimi_linear::describe),
+    Architecture::new(&["kimi_linear", "kimi-linear"], kimi_linear::describe)
+        .with_gguf(GgufForm::named("kimi-linear").keys(kimi_linear::gguf_keys)),
     Architecture::new(&["mamba"], mamba::describe).gguf(),
     Architecture::new(&["jamba"], mamba::describe_jamba).gguf(),
     Architecture::new(&["mamba2"], mamba2::describe).gguf(),
     Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe)
         .with_gguf(GgufForm::named("granitehybrid").divisors().keys(granite_hybrid::gguf_keys)),
-    Architecture::new(&["nemotron_h"], nemotron_h::describe),
-    Architecture::new(&["falcon_h1"], falcon_h1::describe),
+    Architecture::new(&["nemotron_h"], nemotron_h::describe).with_gguf(GgufForm::named("nemotron_h").keys(nemotron_h::gguf_keys)),
+    Architecture::new(&["falcon_h1", "falcon-h1"], falcon_h1::describe).with_gguf(GgufForm::named("falcon-h1").folded(falcon_h1::fold)),
     Architecture::new(&["mixtral"], mixtral::describe).with_gguf(GgufForm::named("llama").divisors()),
     Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).gguf(),
     Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3).gguf(),
@@ -237,7 +254,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["deepseek_v3", "kimi_k2"], deepseek::describe3).with_gguf(GgufForm::named("deepseek2")),
     Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe).with_gguf(GgufForm::named("deepseek2")),
     Architecture::new(&["mistral4"], mistral4::describe).with_gguf(GgufForm::named("mistral4").keys(mistral4::gguf_keys)),
-    Architecture::new(&["minicpm3"], minicpm3::describe),
+    Architecture::new(&["minicpm3"], minicpm3::describe)
+        .with_gguf(GgufForm::named("minicpm3").divisors().keys(minicpm3::gguf_keys).folded(minicpm3::fold)),
     Architecture::new(&["llama4_text", "llama4"], llama4::describe).with_gguf(GgufForm::named("llama4").divisors()),
 ];
 

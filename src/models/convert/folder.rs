@@ -25,7 +25,7 @@ fn known(name: &str) -> TensorResult<(&'static Architecture, &'static GgufForm)>
 pub(super) fn from_folder(weights: &Weights, w: &mut GgufWriter<'_>) -> TensorResult<Vec<Named>> {
     let (known, form) = known(weights.architecture()?)?;
     let s = Settings::new(weights)?;
-    let d = known.described(&s)?;
+    let mut d = known.described(&s)?;
     let names = d.names.clone();
     let read = Tensors::new(weights, &s, &names, DType::F32);
     Decoder::read(d.clone(), &read, DType::F32)?;
@@ -33,6 +33,9 @@ pub(super) fn from_folder(weights: &Weights, w: &mut GgufWriter<'_>) -> TensorRe
     read.finish(d.unused, &d.left_out)?;
     let mut tensors = read.into_read();
     tensors.extend(divisors(&s, &d, form)?);
+    if let Some(fold) = form.fold {
+        fold(&mut d, &mut tensors)?;
+    }
 
     let vocab = tensors.iter().find(|(n, _)| n == "token_embd.weight").map_or(0, |(_, t)| t.dims()[0]);
     let dense = d.layers.iter().find(|l| l.flow.has_feed() && l.feed.experts.is_none()).map(|l| l.feed.size);
@@ -43,9 +46,10 @@ pub(super) fn from_folder(weights: &Weights, w: &mut GgufWriter<'_>) -> TensorRe
     if let Some(keys) = form.keys {
         keys(&s, &d, &mut tensors, &mut all)?;
     }
-    // A file of these keys, whose tensors have their names and nothing else.
-    for (name, _) in &tensors {
-        all.tensor(&d.names.gguf(name), DType::F32, &[1], vec![0; 4])?;
+    // A file of these keys, whose tensors have their names and nothing else, but for the rows of those that sizes are taken from.
+    for (name, t) in &tensors {
+        let rows = if form.sizes.iter().any(|of| of == name) { t.dims()[0] } else { 1 };
+        all.tensor(&d.names.gguf(name), DType::F32, &[rows], vec![0; 4 * rows])?;
     }
     let sketch = Weights::from_gguf(Gguf::from_bytes(all.to_bytes()?)?, &Device::cpu());
     let file = read_back(&s, &sketch, &tensors, w)?;
@@ -65,7 +69,7 @@ fn read_back(s: &Settings<'_>, sketch: &Weights, tensors: &[Named], w: &mut Gguf
     let values = |name: &str| tensors.iter().find(|(n, _)| n == name).map(|(_, t)| t.to_vec()).transpose();
     if let Some(table) = d.ropes.first_mut() {
         if let Some(by) = values("rope_freqs.weight")? {
-            table.freqs.iter_mut().zip(by).for_each(|(f, by)| *f /= f64::from(by));
+            table.slow(&by);
         }
         if let (Some(short), Some(long)) = (values(FACTORS[0])?, values(FACTORS[1])?) {
             table.divide(&short, &long);

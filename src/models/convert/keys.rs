@@ -6,9 +6,9 @@ use crate::io::gguf::ToValue;
 use crate::models::architectures::GgufForm;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{
-    AttentionSpec, DeltaSpec, ExpertsSpec, Flow, LatentSpec, LayerSpec, MixerSpec, NormKind, Scores,
+    AttentionSpec, DeltaSpec, ExpertsSpec, Flow, LatentSpec, LayerSpec, MixerSpec, NormKind, Scores, SsdSpec,
 };
-use crate::models::rope_settings::{RopeTable, unscaled};
+use crate::models::rope_settings::{RopeTable, STILL, unscaled};
 
 /// The keys below the architecture's name.
 struct Metadata<'w, 'a> {
@@ -97,12 +97,14 @@ fn mixers(k: &mut Metadata<'_, '_>, d: &Description) {
             MixerSpec::ShortConv(spec) => return k.size("shortconv.l_cache", spec.taps),
             MixerSpec::Delta(spec) => return delta(k, d, spec),
             MixerSpec::Ssd(s) => {
-                k.size("ssm.conv_kernel", s.taps);
-                k.size("ssm.inner_size", s.inner());
-                k.size("ssm.state_size", s.state);
-                k.size("ssm.time_step_rank", s.heads);
-                k.size("ssm.group_count", s.groups);
+                ssd(k, s);
                 return k.size("attention.head_count", 0);
+            }
+            MixerSpec::Beside(both) => return ssd(k, &both.ssd),
+            // Others have attention by latents.
+            MixerSpec::DeltaByRow(s) => {
+                k.size("ssm.conv_kernel", s.taps);
+                k.size("kda.head_dim", s.head_dim);
             }
             MixerSpec::Selective(s) => {
                 k.size("ssm.conv_kernel", s.taps);
@@ -115,6 +117,14 @@ fn mixers(k: &mut Metadata<'_, '_>, d: &Description) {
             _ => {}
         }
     }
+}
+
+fn ssd(k: &mut Metadata<'_, '_>, s: &SsdSpec) {
+    k.size("ssm.conv_kernel", s.taps);
+    k.size("ssm.inner_size", s.inner());
+    k.size("ssm.state_size", s.state);
+    k.size("ssm.time_step_rank", s.heads);
+    k.size("ssm.group_count", s.groups);
 }
 
 fn delta(k: &mut Metadata<'_, '_>, d: &Description, s: &DeltaSpec) {
@@ -148,7 +158,7 @@ fn latent(k: &mut Metadata<'_, '_>, s: &LatentSpec) {
 }
 
 fn experts(k: &mut Metadata<'_, '_>, d: &Description, (layer, experts): (&LayerSpec, &ExpertsSpec)) {
-    let size = layer.feed.size;
+    let size = experts.with_dense.map_or(layer.feed.size, |both| both.expert_size);
     k.size("expert_count", experts.count);
     k.size("expert_used_count", experts.used);
     k.size("expert_feed_forward_length", size);
@@ -221,5 +231,5 @@ pub(super) fn linear(table: &RopeTable) -> Option<f64> {
 
 /// What each frequency is divided by.
 pub(super) fn divisors(table: &RopeTable) -> Vec<f64> {
-    unscaled(table.base, 2 * table.freqs.len()).iter().zip(&table.freqs).map(|(plain, f)| plain / f).collect()
+    unscaled(table.base, 2 * table.freqs.len()).iter().zip(&table.freqs).map(|(plain, f)| (plain / f).min(STILL)).collect()
 }

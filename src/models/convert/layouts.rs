@@ -33,6 +33,8 @@ pub(super) fn in_gguf(hub: &Description, file: &Description, tensors: Vec<Named>
 fn of_mixer(name: &str, part: &str, t: Tensor, mixers: [&MixerSpec; 2]) -> TensorResult<Vec<Named>> {
     let t = match mixers {
         [MixerSpec::Ssd(spec), _] => in_columns(part, &t, spec)?,
+        [MixerSpec::Beside(both), _] => in_columns(part, &t, &both.ssd)?,
+        [MixerSpec::DeltaByRow(spec), _] if part.starts_with("ssm_conv1d_") => t.reshape(&[1, -1, 1, spec.taps as isize])?,
         [MixerSpec::Delta(a), MixerSpec::Delta(b)] if a.inputs == DeltaInputs::Joint && b.inputs == DeltaInputs::JointScales => {
             return split(name, t, a);
         }

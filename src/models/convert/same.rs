@@ -9,7 +9,7 @@ use crate::models::settings::{NONE, Settings};
 use crate::ops::rope::RopePairs;
 
 /// Ends of the places in a description, and the keys of `config.json` that say what stands there. The first key that is there is named.
-const KEYS: [(&str, &[&str]); 36] = [
+const KEYS: [(&str, &[&str]); 43] = [
     ("context", &["max_position_embeddings", "n_positions", "max_seq_len"]),
     ("mixer.window", &["layer_types", "sliding_window"]),
     ("mixer.chunk", &["attention_chunk_size"]),
@@ -23,19 +23,26 @@ const KEYS: [(&str, &[&str]); 36] = [
     ("mixer.norm", &["rms_norm_eps"]),
     ("mixer.qkv_bias", &["attention_bias", "qkv_bias", "use_bias", "bias"]),
     ("mixer.output_bias", &["attention_bias", "attention_out_bias", "use_bias", "bias"]),
+    ("mixer.head_dim", &["per_layer_config", "global_head_dim", "head_dim"]),
+    ("mixer.kv_heads", &["per_layer_config", "num_global_key_value_heads", "num_key_value_heads"]),
+    ("norm.gate_after", &["mamba_norm_before_gate"]),
+    ("mixer.heads", &["linear_attn_config", "linear_num_heads"]),
     ("step_limits", &["time_step_limit"]),
-    ("input_bias", &["use_bias"]),
-    ("conv_bias", &["use_conv_bias", "conv_bias"]),
+    ("ssd.output_bias", &["projectors_bias"]),
+    ("input_bias", &["use_bias", "mamba_proj_bias"]),
+    ("conv_bias", &["use_conv_bias", "conv_bias", "mamba_conv_bias"]),
     ("beta", &["attn_scale", "rope_parameters"]),
     ("original", &["floor_scale", "rope_parameters"]),
     ("flow", &["parallel_attn", "use_parallel_residual", "apply_residual_connection_post_layernorm"]),
     ("feed_norm", &["new_decoder_architecture", "parallel_attn"]),
-    ("activation", &["hidden_act", "hidden_activation", "activation_function", "activation"]),
+    ("ssd.activation", &["hidden_act"]),
+    ("mixer.activation", &["mamba_hidden_act", "hidden_act"]),
+    ("activation", &["mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function", "activation"]),
     ("form.alpha", &["swiglu_alpha"]),
     ("form.limit", &["swiglu_limit"]),
     ("feed.bias", &["mlp_bias", "use_bias", "bias"]),
     ("router.correction", &["use_expert_bias"]),
-    ("router.divisor", &["norm_topk_prob", "moe_norm_min"]),
+    ("router.divisor", &["norm_topk_prob", "moe_renormalize", "moe_norm_min"]),
     ("router.scale", &["routed_scaling_factor"]),
     ("router.groups", &["n_group", "topk_group"]),
     ("router", &["scoring_func", "norm_topk_prob"]),
@@ -127,6 +134,13 @@ fn plain(d: &Description) -> Description {
     };
     for l in &mut d.layers {
         l.feed.xielu = None;
+        // What a layer has not.
+        if !l.flow.has_feed() {
+            l.feed.size = 0;
+        }
+        if let Some(a) = l.mixer.attention_mut().filter(|_| !l.flow.has_mixer()) {
+            a.kv_heads = 0;
+        }
         if l.feed.form == FeedForm::GatedJoint {
             l.feed.form = FeedForm::Gated;
         }
@@ -139,6 +153,7 @@ fn plain(d: &Description) -> Description {
                 }
                 [&mut a.rope, &mut a.query_rope, &mut a.growth].into_iter().for_each(&mut renumbered);
             }
+            MixerSpec::Beside(b) => renumbered(&mut b.attention.rope),
             MixerSpec::Latent(l) => [&mut l.rope, &mut l.growth].into_iter().for_each(&mut renumbered),
             MixerSpec::Delta(delta) => (delta.spread, delta.inputs) = (false, DeltaInputs::JointQkv),
             _ => {}
@@ -160,7 +175,7 @@ fn open_biases(hub: &mut LayerSpec, file: &mut LayerSpec) {
             *hub = None;
         }
     };
-    if let (MixerSpec::Attention(a), MixerSpec::Attention(b)) = (&mut hub.mixer, &mut file.mixer) {
+    if let (Some(a), Some(b)) = (hub.mixer.attention_mut(), file.mixer.attention_mut()) {
         open(&mut a.qkv_bias, &mut b.qkv_bias);
         open(&mut a.output_bias, &mut b.output_bias);
     }

@@ -20,9 +20,7 @@ pub(crate) struct AltUpEnds {
 impl AltUpEnds {
     /// Reads the weights for a model of this width.
     pub fn load(w: &Tensors<'_>, spec: AltUpSpec, width: usize) -> TensorResult<AltUpEnds> {
-        let all = |name: &str| -> TensorResult<Vec<Projection>> {
-            (0..spec.copies - 1).map(|k| w.linear(&format!("{name}.{k}"), width, width, Some(false))).collect()
-        };
+        let all = |name: &str| w.linears(name, [spec.copies - 1, width, width]);
         Ok(AltUpEnds { copies: all("altup_proj")?, joins: all("altup_unembd_proj")? })
     }
 

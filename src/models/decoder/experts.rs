@@ -161,7 +161,11 @@ fn matrices(
         let [t] = w.split(&own, &[e, f, d], [&own], |t| Ok([transposed(t)?]))?;
         Ok(t)
     };
-    let layout = if w.is_hub() { spec.layout } else { ExpertLayout::OneByOne };
+    let layout = match w.is_hub() {
+        true => spec.layout,
+        false if w.has(&joint) => ExpertLayout::Joint,
+        false => ExpertLayout::OneByOne,
+    };
     let (gates, ups, downs) = match layout {
         ExpertLayout::OneByOne => {
             let gates = if has_gate { Some(w.experts(&gate, [e, f, d])?) } else { None };

@@ -169,7 +169,7 @@ impl Decoder {
         let mut tables = d.ropes.clone();
         if let Some(table) = tables.first_mut().filter(|_| !w.is_hub() && w.has("rope_freqs.weight")) {
             let factors = w.vector("rope_freqs.weight", table.freqs.len())?.to_vec()?;
-            table.freqs.iter_mut().zip(factors).for_each(|(f, by)| *f /= f64::from(by));
+            table.slow(&factors);
         }
         if let Some(table) = tables.first_mut().filter(|t| !w.is_hub() && t.long.is_some()) {
             let [short, long] = FACTORS.map(|name| w.vector(name, table.freqs.len())?.to_vec());

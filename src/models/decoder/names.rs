@@ -141,9 +141,13 @@ impl Names {
     /// The name in GGUF files.
     pub fn gguf(&self, name: &str) -> String {
         let own = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).and_then(|(n, part)| {
+            let find = |part: &str| self.gguf.iter().find(|(g, _)| *g == part).map(|(_, other)| *other);
+            // A whole name, or one that ends with `.weight` or `.bias`.
+            if let Some(whole) = find(part) {
+                return Some(format!("blk.{n}.{whole}"));
+            }
             let (part, end) = part.rsplit_once('.')?;
-            let (_, other) = self.gguf.iter().find(|(g, _)| *g == part)?;
-            Some(format!("blk.{n}.{other}.{end}"))
+            Some(format!("blk.{n}.{}.{end}", find(part)?))
         });
         own.unwrap_or_else(|| name.to_string())
     }

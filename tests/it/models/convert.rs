@@ -1,5 +1,6 @@
 //! Models of the Hub as GGUF files, and GGUF files in other types: the same logits, the same tokens.
 
+use super::layouts::layouts;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -151,6 +152,7 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
     let hub = folder.join("hub");
     let gemma2 = json!({ "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 20 });
     let full = json!(["full_attention", "full_attention", "full_attention"]);
+    let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0 });
     for (name, changes, refused) in [
         ("models2/smollm3-nope", json!({ "no_rope_layers": null }), None),
         ("models2/smollm3-nope", json!({}), Some("no_rope_layers")),
@@ -166,6 +168,34 @@ fn settings_that_gguf_has_no_key_for_are_refused() {
         ("models2/starcoder2-nobias", json!({ "hidden_act": "relu" }), Some("hidden_act")),
         ("models2/gemma-wide", json!({ "hidden_act": "relu" }), Some("hidden_act")),
         ("models2/stablelm-parallel", json!({ "use_parallel_residual": false }), Some("qk_layernorm")),
+        // Multipliers that GGUF has no keys for are in the tensors.
+        ("models2/falcon_h1-base", json!({ "key_multiplier": 3.0, "attention_in_multiplier": 0.5, "ssm_in_multiplier": 0.25 }), None),
+        (
+            "models2/falcon_h1-base",
+            json!({ "mlp_multipliers": [1.0, 1.0], "ssm_multipliers": [1, 1, 1, 1, 1], "lm_head_multiplier": 3.0 }),
+            None,
+        ),
+        ("models2/falcon_h1-base", json!({ "rope_parameters": { "rope_type": "linear", "factor": 2.0 } }), None),
+        ("models2/falcon_h1-base", json!({ "rope_parameters": llama3 }), Some("rope_parameters")),
+        ("models2/falcon_h1-base", json!({ "mlp_multipliers": [1.0, 0.7], "hidden_act": "relu" }), Some("hidden_act")),
+        ("models2/falcon_h1-base", json!({ "time_step_limit": [0.01, 0.1] }), Some("time_step_limit")),
+        ("models2/nemotron_h-base", json!({ "time_step_min": 0.01 }), Some("time_step_min")),
+        ("models2/nemotron_h-base", json!({ "mlp_hidden_act": "silu" }), Some("mlp_hidden_act")),
+        ("models2/nemotron_h-base", json!({ "mamba_hidden_act": "gelu" }), Some("mamba_hidden_act")),
+        ("models2/minicpm3-mla", json!({ "scale_emb": 7.0, "scale_depth": 0.9, "dim_model_base": 24 }), None),
+        ("models2/minicpm3-mla", json!({ "hidden_act": "gelu" }), Some("hidden_act")),
+        ("models2/gemma3n_text-small", json!({ "altup_correct_scale": false, "sliding_window": 3, "altup_active_idx": 2 }), None),
+        (
+            "models2/gemma3n_text-small",
+            json!({ "hidden_activation": "relu", "activation_sparsity_pattern": [0, 0, 0, 0] }),
+            Some("hidden_activation"),
+        ),
+        ("models2/gemma4_text-moe", json!({ "final_logit_softcapping": 10.0, "sliding_window": 3 }), None),
+        ("models2/gemma4_text-moe", json!({ "hidden_activation": "relu" }), Some("hidden_activation")),
+        ("models2/kimi_linear-base", json!({ "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-6 }), None),
+        ("models2/kimi_linear-base", json!({ "moe_renormalize": false }), Some("moe_renormalize")),
+        ("models2/kimi_linear-base", json!({ "num_expert_group": 2 }), Some("num_expert_group")),
+        ("models2/kimi_linear-base", json!({ "hidden_act": "gelu" }), Some("hidden_act")),
     ] {
         let _ = std::fs::remove_dir_all(&hub);
         changed(&path(name), &hub, &changes);
@@ -245,7 +275,9 @@ fn folders_become_the_same_model_or_are_refused_by_name() {
                 check_reference(&name, &hub, &gguf);
                 convert(&hub, DType::Q8_0, &gguf);
                 let d = distance(&logits(&*load(&gguf)), &logits(&*load(&hub)));
-                assert!(d < 0.1, "{name} as Q8_0: {d:e}");
+                // Weights that are rounded may give a token another expert.
+                let most = if name.ends_with("-moe") { 0.2 } else { 0.1 };
+                assert!(d < most, "{name} as Q8_0: {d:e}");
                 written.insert(model_type);
             }
         }
@@ -257,6 +289,65 @@ fn folders_become_the_same_model_or_are_refused_by_name() {
         assert_eq!(missing.collect::<Vec<_>>(), ["lfm2_moe", "qwen2moe", "mistral4"]);
     }
     assert!(written.len() >= 30, "{written:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Folders whose head is the embedding, of which GGUF has multiples that differ, and tables of embeddings that lack the last tokens.
+#[test]
+fn tensors_that_gguf_has_more_of_than_folders_are_made() {
+    let folder = place("more");
+    let cut = |t: &Tensor| t.narrow(0, 0, 300).unwrap().contiguous().unwrap();
+    let tied = json!({ "tie_word_embeddings": true });
+    for (name, changes, table, file) in [
+        ("falcon_h1-base", &tied, "lm_head.weight", "output.weight"),
+        ("minicpm3-mla", &tied, "lm_head.weight", "output.weight"),
+        ("kimi_linear-base", &tied, "lm_head.weight", "output.weight"),
+        (
+            "gemma3n_text-small",
+            &json!({ "vocab_size_per_layer_input": 300 }),
+            "model.embed_tokens_per_layer.weight",
+            "per_layer_token_embd.weight",
+        ),
+    ] {
+        let (from, hub) = (path("models2").join(name), folder.join(name));
+        changed(&from, &hub, changes);
+        let tensors = SafeTensors::open(from.join("model.safetensors")).unwrap();
+        let all = tensors.tensors().iter().map(|t| (t.name.to_string(), tensors.load(&t.name, &Device::cpu()).unwrap()));
+        let all = all.filter(|(name, _)| name != "lm_head.weight");
+        write_tensors(&hub, &all.map(|(name, t)| if name == table { (name, cut(&t)) } else { (name, t) }).collect());
+        becomes_gguf(&hub, &folder).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(Gguf::open(folder.join("m.gguf")).unwrap().tensor(file).unwrap().shape[0], 320, "{name}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Files of ChatGLM have one matrix of queries, keys and values; those of GLM folders have three.
+#[test]
+fn files_of_chatglm_may_have_joint_matrices() {
+    let folder = place("chatglm");
+    let (hub, gguf) = (folder.join("hub"), folder.join("m.gguf"));
+    layouts()["glm-full"].write(&hub);
+    becomes_gguf(&hub, &folder).unwrap();
+    let file = Gguf::open(&gguf).unwrap();
+    let mut w = GgufWriter::new();
+    for (key, value) in file.metadata() {
+        w.set(key, value);
+    }
+    for t in file.tensors() {
+        let Some(layer) = t.name.strip_suffix("attn_q.weight") else {
+            if !["attn_k.weight", "attn_v.weight"].iter().any(|end| t.name.ends_with(end)) {
+                w.tensor(&t.name, t.dtype().unwrap(), &t.shape, file.bytes_of(t)).unwrap();
+            }
+            continue;
+        };
+        let parts = ["q", "k", "v"].map(|part| file.tensor(&format!("{layer}attn_{part}.weight")).unwrap());
+        let bytes = parts.iter().flat_map(|t| file.bytes_of(t).to_vec()).collect::<Vec<u8>>();
+        let rows = parts.iter().map(|t| t.shape[0]).sum();
+        w.tensor(&format!("{layer}attn_qkv.weight"), DType::F32, &[rows, t.shape[1]], bytes).unwrap();
+    }
+    let joint = Weights::from_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap(), &Device::cpu());
+    let d = distance(&logits(&*models::load(&joint, Some(DType::F32)).unwrap()), &logits(&*load(&gguf)));
+    assert!(d < 1e-6, "{d:e}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

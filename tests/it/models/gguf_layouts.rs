@@ -9,15 +9,15 @@ use tensorlogic::models::inference::{Inputs, Pooling};
 use tensorlogic::models::{self, Embedder, Encoder, Session, Weights};
 use tensorlogic::{DType, Device, Tensor, TensorError};
 
-fn folder(name: &str) -> PathBuf {
+pub(super) fn folder(name: &str) -> PathBuf {
     Path::new(env!("TENSORLOGIC_ROOT")).join("tests/vectors").join(name)
 }
 
 /// A tensor of a file.
 #[derive(Clone)]
-struct Part {
-    shape: Vec<usize>,
-    values: Vec<f32>,
+pub(super) struct Part {
+    pub shape: Vec<usize>,
+    pub values: Vec<f32>,
 }
 
 fn read(file: &SafeTensors, name: &str) -> Part {
@@ -33,22 +33,22 @@ fn read(file: &SafeTensors, name: &str) -> Part {
 
 impl Part {
     /// Rows `from..to`.
-    fn rows(&self, from: usize, to: usize) -> Part {
+    pub(super) fn rows(&self, from: usize, to: usize) -> Part {
         let each = self.values.len() / self.shape[0];
         let shape = [&[to - from], &self.shape[1..]].concat();
         Part { shape, values: self.values[from * each..to * each].to_vec() }
     }
-    fn behind(&self, other: &Part) -> Part {
+    pub(super) fn behind(&self, other: &Part) -> Part {
         let shape = [&[self.shape[0] + other.shape[0]], &self.shape[1..]].concat();
         Part { shape, values: [&other.values[..], &self.values].concat() }
     }
-    fn of(self, shape: &[usize]) -> Part {
+    pub(super) fn of(self, shape: &[usize]) -> Part {
         Part { shape: shape.to_vec(), ..self }
     }
-    fn map(self, f: impl Fn(f32) -> f32) -> Part {
+    pub(super) fn map(self, f: impl Fn(f32) -> f32) -> Part {
         Part { values: self.values.into_iter().map(f).collect(), ..self }
     }
-    fn transposed(&self) -> Part {
+    pub(super) fn transposed(&self) -> Part {
         let (rows, columns) = (self.shape[0], self.shape[1]);
         let values = (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| self.values[r * columns + c]).collect();
         Part { shape: vec![columns, rows], values }
@@ -70,10 +70,10 @@ fn numbered<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
 }
 
 /// The names of a folder and of a GGUF file, of weights and biases alike.
-type Names = [(&'static str, &'static str)];
+pub(super) type Names = [(&'static str, &'static str)];
 
 /// Names with the layers' numbers; `change` makes the file's tensors of a folder's.
-fn convert(
+pub(super) fn convert(
     folder: &Path,
     names: &Names,
     settings: impl Fn(&mut GgufWriter),
@@ -98,12 +98,12 @@ fn convert(
     w.to_bytes().unwrap()
 }
 
-fn open(bytes: &[u8]) -> Weights {
+pub(super) fn open(bytes: &[u8]) -> Weights {
     Weights::from_gguf(Gguf::from_bytes(bytes.to_vec()).unwrap(), &Device::cpu())
 }
 
 /// Logits of the folder's tokens equal its reference.
-fn check(folder: &Path, bytes: &[u8]) {
+pub(super) fn check(folder: &Path, bytes: &[u8]) {
     let expected = SafeTensors::open(folder.join("expected.safetensors")).unwrap();
     let (ids, want) = (read(&expected, "input_ids"), read(&expected, "logits"));
     let model = models::load(&open(bytes), Some(DType::F32)).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -116,7 +116,7 @@ fn check(folder: &Path, bytes: &[u8]) {
 }
 
 /// Sets keys below the architecture's name.
-fn keys(w: &mut GgufWriter, architecture: &str, numbers: &[(&str, u32)], floats: &[(&str, f32)]) {
+pub(super) fn keys(w: &mut GgufWriter, architecture: &str, numbers: &[(&str, u32)], floats: &[(&str, f32)]) {
     w.set("general.architecture", architecture);
     for (key, v) in numbers {
         w.set(&format!("{architecture}.{key}"), *v);
@@ -142,7 +142,7 @@ const MAMBA: [(&str, &str); 12] = [
 ];
 
 /// What all converters of layers with states do: taps without the middle dimension, rates of decay worked out.
-fn usual(name: &str, part: Part) -> (String, Part) {
+pub(super) fn usual(name: &str, part: Part) -> (String, Part) {
     match part.shape[..] {
         [channels, 1, taps] => (name.into(), part.of(&[channels, taps])),
         _ if name.ends_with("ssm_a") => (name.into(), part.map(|a| -a.exp())),

@@ -11,6 +11,7 @@ mod experts;
 mod full_memory;
 mod gguf_keys;
 mod gguf_layouts;
+mod gguf_multipliers;
 #[cfg(feature = "images")]
 mod images;
 mod inference;

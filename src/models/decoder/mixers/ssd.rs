@@ -20,7 +20,7 @@ impl SsdSpec {
         self.heads * self.head_dim
     }
     /// Sizes of z, x, B, C and Δ.
-    fn parts(&self) -> [usize; 5] {
+    pub fn parts(&self) -> [usize; 5] {
         let shared = self.groups * self.state;
         [self.inner(), self.inner(), shared, shared, self.heads]
     }
