@@ -12,6 +12,11 @@ fn wide(d: DType) -> DType {
     if matches!(d, DType::F16 | DType::BF16) { DType::F32 } else { floating(d) }
 }
 
+/// Whether `addcmul` and `addcdiv` keep what is on the way in range: f32 and f64, and a number that scales.
+fn stays_in_range(d: DType, value: f64) -> bool {
+    matches!(d, DType::F32 | DType::F64) && value.is_finite() && value != 0.0
+}
+
 impl Tensor {
     /// `value` where `mask` (bool) holds, else `self`.
     ///
@@ -272,7 +277,7 @@ impl Tensor {
         scaled.mul(&up)?.cast(out)
     }
 
-    /// `self + value · a · b`. Infinite or 0 only where the result is, also where a product on the way would be.
+    /// `self + value · a · b`. In f32 and f64 infinite or 0 only where the result is, also where a product on the way would be.
     ///
     /// # Errors
     /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
@@ -289,21 +294,22 @@ impl Tensor {
         let at = Location::caller();
         let promote = |x: DType, y: DType| x.promote(y).map_err(|e| TensorError::dtype("addcmul", at, e.to_string()));
         let out = promote(self.dtype(), self.number(value).promote(promote(a.dtype(), b.dtype())?, "addcmul", at)?)?;
-        if !out.is_float() {
+        if !stays_in_range(out, value) {
             let product = a.mul(b)?;
             return self.add(&product.mul(product.number(value))?);
         }
         // Not by a closure, whose nodes would have its line.
-        let (x, a, b) = (self.cast(wide(out))?, a.cast(wide(out))?, b.cast(wide(out))?);
+        let (x, a, b) = (self.cast(out)?, a.cast(out)?, b.cast(out)?);
         let [down, up] = x.headroom()?;
         let number = down.mul(Lit(value))?;
         // A number below 1 goes to the larger factor, another to the smaller: then no product is out of range that the whole is not.
         let to_a = if value.abs() < 1.0 { a.abs()?.gt(&b.abs()?)? } else { a.abs()?.lt(&b.abs()?)? };
         let product = to_a.where_(&a.mul(&number)?, &a)?.mul(&to_a.where_(&b, &b.mul(&number)?)?)?;
-        x.mul(&down)?.add(&product)?.mul(&up)?.cast(out)
+        x.mul(&down)?.add(&product)?.mul(&up)
     }
 
-    /// `self + value · a / b`. Infinite or 0 only where the result is, also where a quotient on the way would be. Integers are divided as f32.
+    /// `self + value · a / b`. In f32 and f64 infinite or 0 only where the result is, also where a quotient on the way would be. Integers are divided
+    /// as f32.
     ///
     /// # Errors
     /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
@@ -321,15 +327,18 @@ impl Tensor {
         let at = Location::caller();
         let promote = |x: DType, y: DType| x.promote(y).map_err(|e| TensorError::dtype("addcdiv", at, e.to_string()));
         let out = promote(self.dtype(), floating(promote(a.dtype(), b.dtype())?))?;
+        if !stays_in_range(out, value) {
+            return self.add(&a.div(b)?.mul(value)?);
+        }
         // Not by a closure, whose nodes would have its line.
-        let (x, a, b) = (self.cast(wide(out))?, a.cast(wide(out))?, b.cast(wide(out))?);
+        let (x, a, b) = (self.cast(out)?, a.cast(out)?, b.cast(out)?);
         let [down, up] = x.headroom()?;
         let number = down.mul(Lit(value))?;
         // As in `addcmul`, of which 1/b is a factor.
         let inverse = b.abs()?.reciprocal()?;
         let to_a = if value.abs() < 1.0 { a.abs()?.gt(&inverse)? } else { a.abs()?.lt(&inverse)? };
         let quotient = to_a.where_(&a.mul(&number)?, &a)?.div(&to_a.where_(&b, &b.div(&number)?)?)?;
-        x.mul(&down)?.add(&quotient)?.mul(&up)?.cast(out)
+        x.mul(&down)?.add(&quotient)?.mul(&up)
     }
 
     /// `self · ln(rhs)`, and 0 where `self` is 0.
