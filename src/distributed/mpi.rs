@@ -448,7 +448,7 @@ const VALUES: c_int = 1;
 /// The tag of a rank's last message, and how long it helps messages on their way afterwards.
 const LAST: c_int = 2;
 const LAST_HELP: Duration = Duration::from_millis(100);
-/// The longest wait for `MPI_Finalize`, where a rank's patience with others is no shorter.
+/// The longest wait for `MPI_Finalize`; a shorter timeout of the ranks is the limit instead.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much later than rank 0 others end the job, and how long a launcher has for its end.
 const LEAVE_TURN: Duration = Duration::from_secs(2);

@@ -43,6 +43,17 @@ impl Tensor {
         Ok([large.where_(Lit(0.5), &one)?, large.where_(Lit(2.0), &one)?])
     }
 
+    /// How a sum of this tensor and `value · a · b` is computed, where the other factor's absolute values are `size`: what the sum is scaled by and scaled
+    /// back, the scaled number, and where `a` takes it. A number below 1 goes to the larger factor, another to the smaller: then no product is out of
+    /// range that the whole is not.
+    #[track_caller]
+    fn sum_in_range(&self, value: f64, a: &Tensor, size: &Tensor) -> TensorResult<[Tensor; 4]> {
+        let [down, up] = self.headroom()?;
+        let number = down.mul(Lit(value))?;
+        let to_a = if value.abs() < 1.0 { a.abs()?.gt(size)? } else { a.abs()?.lt(size)? };
+        Ok([down, up, number, to_a])
+    }
+
     /// A limit of this tensor's values: beyond the range of an integer dtype it is the end of the range, where `number` would wrap.
     fn limit(&self, v: f64) -> Rhs<'static> {
         let (low, high) = match self.dtype() {
@@ -300,10 +311,7 @@ impl Tensor {
         }
         // Not by a closure, whose nodes would have its line.
         let (x, a, b) = (self.cast(out)?, a.cast(out)?, b.cast(out)?);
-        let [down, up] = x.headroom()?;
-        let number = down.mul(Lit(value))?;
-        // A number below 1 goes to the larger factor, another to the smaller: then no product is out of range that the whole is not.
-        let to_a = if value.abs() < 1.0 { a.abs()?.gt(&b.abs()?)? } else { a.abs()?.lt(&b.abs()?)? };
+        let [down, up, number, to_a] = x.sum_in_range(value, &a, &b.abs()?)?;
         let product = to_a.where_(&a.mul(&number)?, &a)?.mul(&to_a.where_(&b, &b.mul(&number)?)?)?;
         x.mul(&down)?.add(&product)?.mul(&up)
     }
@@ -332,11 +340,8 @@ impl Tensor {
         }
         // Not by a closure, whose nodes would have its line.
         let (x, a, b) = (self.cast(out)?, a.cast(out)?, b.cast(out)?);
-        let [down, up] = x.headroom()?;
-        let number = down.mul(Lit(value))?;
-        // As in `addcmul`, of which 1/b is a factor.
-        let inverse = b.abs()?.reciprocal()?;
-        let to_a = if value.abs() < 1.0 { a.abs()?.gt(&inverse)? } else { a.abs()?.lt(&inverse)? };
+        // The other factor is 1/b.
+        let [down, up, number, to_a] = x.sum_in_range(value, &a, &b.abs()?.reciprocal()?)?;
         let quotient = to_a.where_(&a.mul(&number)?, &a)?.div(&to_a.where_(&b, &b.div(&number)?)?)?;
         x.mul(&down)?.add(&quotient)?.mul(&up)
     }

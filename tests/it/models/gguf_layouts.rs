@@ -42,6 +42,15 @@ impl Part {
         let shape = [&[self.shape[0] + other.shape[0]], &self.shape[1..]].concat();
         Part { shape, values: [&other.values[..], &self.values].concat() }
     }
+    /// One behind the other.
+    pub(super) fn joined(parts: &[Part]) -> Part {
+        parts[1..].iter().fold(parts[0].clone(), |all, part| part.behind(&all))
+    }
+    /// In columns, as state space layers have what there is one of for each head or group.
+    pub(super) fn column(self) -> Part {
+        let len = self.values.len();
+        self.of(&[len, 1])
+    }
     pub(super) fn of(self, shape: &[usize]) -> Part {
         Part { shape: shape.to_vec(), ..self }
     }
@@ -57,7 +66,7 @@ impl Part {
     fn spread(&self, keys: usize, each: usize, size: usize) -> Part {
         let heads = (0..each).flat_map(|v| (0..keys).map(move |k| k * each + v));
         let parts: Vec<Part> = heads.map(|h| self.rows(h * size, (h + 1) * size)).collect();
-        parts[1..].iter().fold(parts[0].clone(), |all, part| part.behind(&all))
+        Part::joined(&parts)
     }
 }
 
@@ -185,7 +194,7 @@ fn mamba2() {
         let (name, part) = usual(name, part);
         let len = part.values.len();
         vec![match &name {
-            n if n.ends_with("ssm_a") || n.ends_with("ssm_d") => (name, part.of(&[len, 1])),
+            n if n.ends_with("ssm_a") || n.ends_with("ssm_d") => (name, part.column()),
             n if n.ends_with("ssm_norm.weight") => (name, part.of(&[1, len])),
             _ => (name, part),
         }]

@@ -37,12 +37,6 @@ fn sizes(w: &mut GgufWriter, architecture: &str, layers: u32, feed: u32, eps: f3
     keys(w, architecture, &[&usual[..], &heads, more].concat(), &[("attention.layer_norm_rms_epsilon", eps)]);
 }
 
-/// In columns, as state space layers have what there is one of for each head or group.
-fn column(part: Part) -> Part {
-    let len = part.values.len();
-    part.of(&[len, 1])
-}
-
 /// Tensors that are one in GGUF, by its name.
 #[derive(Default)]
 struct Stacks(RefCell<BTreeMap<String, Vec<(String, Part)>>>);
@@ -59,8 +53,8 @@ impl Stacks {
         }
         let mut found = stacks.remove(&all).unwrap();
         found.sort_by(|a, b| a.0.cmp(&b.0));
-        let joint = found[1..].iter().fold(found[0].1.clone(), |all, (_, part)| part.behind(&all));
-        vec![(all, joint.of(&shape))]
+        let parts: Vec<Part> = found.into_iter().map(|(_, part)| part).collect();
+        vec![(all, Part::joined(&parts).of(&shape))]
     }
 }
 
@@ -93,7 +87,7 @@ fn falcon_h1() {
         let (name, part) = usual(name, part);
         let (own, by) = (self::part(&name).to_string(), |by: f32| move |v: f32| v * by);
         vec![match &*own {
-            "ssm_a" | "ssm_d" => (name, column(part)),
+            "ssm_a" | "ssm_d" => (name, part.column()),
             // This one has no ending there.
             "ffn_norm.weight" => (name.replace(".weight", ""), part),
             "token_embd.weight" => (name, part.map(by(2.0))),
@@ -106,7 +100,7 @@ fn falcon_h1() {
             "ssm_in.weight" => {
                 let rows = [(0, 64, 0.9), (64, 128, 0.8), (128, 136, 0.7), (136, 144, 1.1), (144, 148, 1.2)];
                 let parts: Vec<Part> = rows.map(|(from, to, factor)| part.rows(from, to).map(by(1.3 * factor))).into();
-                (name, parts[1..].iter().fold(parts[0].clone(), |all, part| part.behind(&all)))
+                (name, Part::joined(&parts))
             }
             _ => (name, part),
         }]
@@ -151,7 +145,7 @@ fn nemotron_h() {
     let change = |name: &str, part: Part| {
         let (name, part) = usual(name, part);
         vec![match self::part(&name) {
-            "ssm_a" | "ssm_d" => (name, column(part)),
+            "ssm_a" | "ssm_d" => (name, part.column()),
             "ssm_norm.weight" => (name, part.of(&[2, 32])),
             _ => (name, part),
         }]

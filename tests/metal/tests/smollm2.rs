@@ -10,7 +10,7 @@ use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device};
 
-/// Tokens in f32, and in the type that a device takes by itself.
+/// Tokens in f32, and in the device's default type.
 const TOKENS: [usize; 2] = [16, 10];
 /// Dispatches of a decode step: 30 layers of five, and three around them.
 const STEP_DISPATCHES: u64 = 153;
