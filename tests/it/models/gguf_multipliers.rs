@@ -333,9 +333,8 @@ fn kimi_linear() {
             // Of each head the rows of keys, 12, transposed, and those of values, 12.
             "attn_kv_b.weight" => {
                 let heads = |from: usize| (0..4).map(move |h| (h * 24 + from, h * 24 + from + 12));
-                let joint = |parts: Vec<Part>| parts[1..].iter().fold(parts[0].clone(), |all, part| part.behind(&all));
-                let keys = joint(heads(0).map(|(a, b)| part.rows(a, b).transposed()).collect());
-                let values = joint(heads(12).map(|(a, b)| part.rows(a, b)).collect());
+                let keys = Part::joined(&heads(0).map(|(a, b)| part.rows(a, b).transposed()).collect::<Vec<_>>());
+                let values = Part::joined(&heads(12).map(|(a, b)| part.rows(a, b)).collect::<Vec<_>>());
                 let layer = name.strip_suffix("attn_kv_b.weight").unwrap();
                 return vec![
                     (format!("{layer}attn_k_b.weight"), keys.of(&[4, 16, 12])),
