@@ -166,6 +166,7 @@ impl DType {
     }
 
     /// Elements in one block; 1 for plain types.
+    #[inline]
     pub const fn block(self) -> usize {
         match self.format() {
             Some(format) => format.block_len(),
@@ -174,6 +175,7 @@ impl DType {
     }
 
     /// Bytes of one block; of one element for plain types.
+    #[inline]
     pub const fn block_bytes(self) -> usize {
         match self {
             F64 | I64 | U64 => 8,

@@ -42,6 +42,8 @@ pub(super) struct Panels {
 #[derive(Clone, Copy)]
 struct Plain {
     dtype: DType,
+    /// Elements of a block of the dtype, and its bytes: looked up once, since `at` is called for every step of k.
+    block: [isize; 2],
     ptr: *const u8,
     batch: isize,
     row: isize,
@@ -51,7 +53,8 @@ struct Plain {
 impl Plain {
     fn at(&self, batch: usize, row: usize, col: usize) -> *const u8 {
         let element = batch as isize * self.batch + row as isize * self.row + col as isize * self.col;
-        self.ptr.wrapping_offset(element / self.dtype.block() as isize * self.dtype.block_bytes() as isize)
+        let [elements, bytes] = self.block;
+        self.ptr.wrapping_offset(if elements == 1 { element * bytes } else { element / elements * bytes })
     }
 }
 
@@ -72,7 +75,8 @@ impl<'a> Side<'a> {
                 return None;
             }
             let ptr = raw.ptr.wrapping_add(raw.offset / block * size).cast_const();
-            Some(Plain { dtype: source.dtype, ptr, batch: st[0], row: one(1, st[1]), col: one(2, st[2]) })
+            let block = [block as isize, size as isize];
+            Some(Plain { dtype: source.dtype, block, ptr, batch: st[0], row: one(1, st[1]), col: one(2, st[2]) })
         };
         let plain = plain();
         let rounded = plain.is_none() && operand.program.rounds_to_bf16();
@@ -253,9 +257,11 @@ impl<'a> Side<'a> {
             *to = to.wrapping_add(panel * steps * width + lane);
             *mask = ((1u32 << count.saturating_sub(v * 16).min(16)) - 1) as u16;
         }
+        let at = |step: usize| p.at(batch, first, step);
         macro_rules! each {
-            ($step:ident, $lane:ident, $mask:ident => $load:expr) => {
+            ($step:ident, [$($row:ident = $k:expr),+], $lane:ident, $mask:ident => $load:expr) => {
                 for $step in 0..steps {
+                    $(let $row = at($k);)+
                     for (v, &(to, $mask)) in vectors.iter().enumerate() {
                         let $lane = v * 16;
                         // SAFETY: masks keep the reads inside the operand; there is room for whole panels.
@@ -269,7 +275,6 @@ impl<'a> Side<'a> {
             unsafe { _mm256_maskz_loadu_epi16(mask, at.cast::<i16>().wrapping_add(lane)) }
         };
         let wide = |at: *const u8, lane: usize, mask: u16| _mm512_cvtepu16_epi32(halves(at, lane, mask));
-        let at = |step: usize| p.at(batch, first, step);
         if pairs && width == 32 {
             // 32 columns of two steps, whose numbers take turns.
             let low = _mm512_set_epi16(
@@ -292,14 +297,14 @@ impl<'a> Side<'a> {
             return;
         }
         match p.dtype {
-            DType::F32 => each!(s, lane, mask => _mm512_maskz_loadu_ps(mask, at(s).cast::<f32>().wrapping_add(lane))),
-            DType::F16 => each!(s, lane, mask => _mm512_cvtph_ps(halves(at(s), lane, mask))),
-            _ if pairs => each!(s, lane, mask => {
+            DType::F32 => each!(s, [row = s], lane, mask => _mm512_maskz_loadu_ps(mask, row.cast::<f32>().wrapping_add(lane))),
+            DType::F16 => each!(s, [row = s], lane, mask => _mm512_cvtph_ps(halves(row, lane, mask))),
+            _ if pairs => each!(s, [even = 2 * s, odd = 2 * s + 1], lane, mask => {
                 // The last of an odd number has no other half.
-                let high = wide(at(2 * s + 1), lane, if 2 * s + 1 < self.k { mask } else { 0 });
-                _mm512_castsi512_ps(_mm512_or_si512(wide(at(2 * s), lane, mask), _mm512_slli_epi32::<16>(high)))
+                let high = wide(odd, lane, if 2 * s + 1 < self.k { mask } else { 0 });
+                _mm512_castsi512_ps(_mm512_or_si512(wide(even, lane, mask), _mm512_slli_epi32::<16>(high)))
             }),
-            _ => each!(s, lane, mask => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide(at(s), lane, mask)))),
+            _ => each!(s, [row = s], lane, mask => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide(row, lane, mask)))),
         }
     }
 }
