@@ -387,7 +387,7 @@ fn split_lines(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(
     let (lines, length) = if transposed { (k, rows) } else { (rows, k) };
     let dims = source.layout.shape.dims();
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).and_then(|n| u32::try_from(n / 8).ok());
-    let pieces = || dims.iter().copied().filter(|&d| d >= 8 && d.is_power_of_two() && length.is_multiple_of(d));
+    let pieces = || dims.iter().copied().filter(|&d| d.is_multiple_of(8) && d.is_power_of_two() && length.is_multiple_of(d));
     let groups = || dims.iter().copied().filter(|&d| d > 0 && lines.is_multiple_of(d));
     pieces().flat_map(|p| groups().map(move |g| (p, g))).find_map(|(p, g)| {
         let (of_lines, of_length) = ([lines / g, g], [length / p, p]);

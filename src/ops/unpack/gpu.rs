@@ -32,7 +32,7 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let items = count / (4 * quads as usize);
-    let workgroup = 64.min(adapter.workgroup_threads.max(1));
+    let workgroup = adapter.tuning.unpack.workgroup_threads.min(adapter.workgroup_threads.max(1));
     let grid = grid(items.div_ceil(workgroup as usize))?;
     let params = UnpackParams { groups_x: grid[0].into(), items: U32::size(items)?, count: U32::size(count)?, start, offset };
     let consts = vec![("QUADS", quads), ("STRIPS", quad_strips), ("SPAN", span), ("PARTS", parts)];
