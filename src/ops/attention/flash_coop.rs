@@ -243,7 +243,7 @@ impl<'a> CoopKernel<'a> {
             ("SUBGROUPS", self.tiles.subs),
             ("WARPS_N", self.tiles.line),
             ("PARTS", 1 + by_key),
-            ("SCORE_STRIPS", 2 - self.forward() as u32),
+            ("SCORE_TILES", 2 - self.forward() as u32),
             ("BY_KEY", by_key),
             ("CAUSAL", self.of.causal as u32),
         ];

@@ -65,7 +65,7 @@ impl ExpertTile<'_> {
     fn pick(pairs: usize, weights: Items, adapter: &AdapterInfo) -> Option<ExpertTile<'_>> {
         let tuning = &adapter.tuning.experts;
         let (edge, subgroups, workgroup) = (adapter.coop, tuning.subgroups, tuning.subgroups * adapter.subgroup);
-        let step = tuning.min_step.next_multiple_of(4 * weights.span * weights.quad_strips);
+        let step = tuning.min_step.next_multiple_of(4 * weights.span * weights.quad_runs);
         let items = step / (4 * weights.quads);
         let heights = tuning.tile_pairs.iter().filter(|h| pairs >= h[1] as usize).map(|h| h[0]);
         let tiles = heights.flat_map(|height| tuning.tile_rows.map(|width| ExpertTile { tuning, height, width, step, items, workgroup }));
@@ -101,7 +101,7 @@ impl ExpertTile<'_> {
             ("WARPS_N", self.tuning.subgroups),
             ("FRAGMENTS_M", self.height / edge),
             ("FRAGMENTS_N", self.width / self.tuning.subgroups / edge),
-            ("STRIP_FRAGMENTS", 1),
+            ("STAGED_FRAGMENTS", 1),
             ("STEPS", self.step / edge),
             ("VEC4_READS", self.tuning.vec4_reads),
             ("SEGMENT", self.segment()),

@@ -162,12 +162,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll UNROLL
         for (var j = 0u; j < FRAGMENTS_N + zero; j++) {
           let value = acc[i * FRAGMENTS_N + j];
-          coopStoreT(value, &strip[sub * STRIP_SIZE / UNIT], STRIP_PITCH / UNIT);
+          coopStoreT(value, &staging[sub * STAGING_SIZE / UNIT], STAGING_PITCH / UNIT);
           subgroup_barrier();
-          for (var u = lane; u < STRIP_EIGHTS; u += SUBGROUP) {
-            let r = u / (STRIP_COLS / 8u); let c = u % (STRIP_COLS / 8u) * 8u;
+          for (var u = lane; u < STAGING_EIGHTS; u += SUBGROUP) {
+            let r = u / (STAGING_COLS / 8u); let c = u % (STAGING_COLS / 8u) * 8u;
             let m = m0 + i * EDGE + r; let n = n0 + wn + j * EDGE + c;
-            let at = sub * STRIP_SIZE + r * STRIP_PITCH + c;
+            let at = sub * STAGING_SIZE + r * STAGING_PITCH + c;
             if (m < found && n < p.n) {
               row_start = list[m] * p.n;
 #if BIASED

@@ -328,7 +328,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     let [batch, _, k] = *g.a.shape.dims() else { return None };
     let plan = GemvPlan::of(g)?;
     let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, start, packed } = plan;
-    let Items { planes, quads, quad_strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
+    let Items { planes, quads, quad_runs, span, parts, shifted, .. } = g.products.first()?.1.shape;
     let block = (workgroup / lanes * rows / pairs) as usize;
     let (params, raw, grid) = g.dispatch(block, start)?;
     // One quad a thread at most.
@@ -359,7 +359,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
         ("QUADS", quads),
         ("X_QUADS", x_quads),
         ("X_ROWS", quads / x_quads),
-        ("STRIPS", quad_strips),
+        ("RUNS", quad_runs),
         ("SPAN", span),
         ("PARTS", parts),
         ("CHUNK", chunk as u32),

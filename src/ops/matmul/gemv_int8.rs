@@ -18,7 +18,7 @@ static GEMV_INT8: Template = Template::new("gemv_int8.wgsl", include_str!("gemv_
 pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
     let [1, 1, k] = *a.shape.dims() else { return None };
-    let Items { planes, quads, quad_strips, span, parts, shifted, integers, .. } = products.first()?.1.shape;
+    let Items { planes, quads, quad_runs, span, parts, shifted, integers, .. } = products.first()?.1.shape;
     let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.gemv);
     let [min_blocks, min_row_blocks] = tuning.int8_min_blocks;
     let (items, all) = (k / 32, products.iter().map(|p| p.0).sum::<usize>());
@@ -47,7 +47,7 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("STEPS", steps),
-        ("STRIPS", quad_strips),
+        ("RUNS", quad_runs),
         ("SPAN", span),
         ("ROWS", ROWS_IN_FLIGHT),
         ("PARTS", parts),
