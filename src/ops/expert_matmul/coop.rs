@@ -38,6 +38,7 @@ static EXPERT_MATMUL_COOP: Template =
     Template::new("expert_matmul_coop.wgsl", include_str!("expert_matmul_coop.wgsl")).params(ExpertCoopParams::FIELDS).files(&[
         ("expert_coop_fetch.wgsl", include_str!("expert_coop_fetch.wgsl")),
         ("expert_coop_stage.wgsl", include_str!("expert_coop_stage.wgsl")),
+        ("expert_coop_store.wgsl", include_str!("expert_coop_store.wgsl")),
         STAGING,
         OPERANDS[0],
         OPERANDS[1],

@@ -152,6 +152,7 @@ pub(crate) const STAGING: (&str, &str) = ("gemm_coop_staging.wgsl", include_str!
 static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
     ("gemm_coop_elements.wgsl", include_str!("gemm_coop_elements.wgsl")),
     ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
+    ("gemm_coop_prefetch.wgsl", include_str!("gemm_coop_prefetch.wgsl")),
     ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
     ("gemm_coop_store.wgsl", include_str!("gemm_coop_store.wgsl")),
     STAGING,

@@ -247,8 +247,11 @@ params! {
     }
 }
 
-static GEMM_TILED: Template =
-    Template::new("gemm_tiled.wgsl", include_str!("gemm_tiled.wgsl")).params(GemmTiledParams::FIELDS).files(&[WEIGHTS_QUADS, WIDE_HALVES]);
+static GEMM_TILED: Template = Template::new("gemm_tiled.wgsl", include_str!("gemm_tiled.wgsl")).params(GemmTiledParams::FIELDS).files(&[
+    ("gemm_tiled_store.wgsl", include_str!("gemm_tiled_store.wgsl")),
+    WEIGHTS_QUADS,
+    WIDE_HALVES,
+]);
 
 /// Many rows of a: tiles of both operands in workgroup memory.
 fn gemm_tiled(p: &Product) -> Option<Wgsl> {
