@@ -22,6 +22,8 @@ pub struct Tuning {
     pub gemm: GemmTuning,
     /// Products of few rows.
     pub gemv: GemvTuning,
+    /// Products with experts' weights.
+    pub experts: ExpertTuning,
     /// Attention.
     pub attention: AttentionTuning,
     /// Reductions over the last axis.
@@ -32,6 +34,8 @@ pub struct Tuning {
     pub unpack: UnpackTuning,
     /// Elementwise kernels.
     pub map: MapTuning,
+    /// The entropy of bytes.
+    pub byte_entropy: ByteEntropyTuning,
     /// Submits of a plan.
     pub submit: SubmitTuning,
     /// Parts of kernels in Metal's language.
@@ -57,6 +61,8 @@ pub struct GemmTuning {
     pub split_rows: [usize; 2],
     /// Whether results leave from the elements of matrices where lanes can name them, not through workgroup memory.
     pub elements: bool,
+    /// Workgroups that are wanted before smaller tiles are taken, of products without matrix units.
+    pub tiled_groups: usize,
 }
 
 /// A tile of a product: `warps × fragments × edge` results per workgroup.
@@ -96,6 +102,57 @@ pub struct GemvTuning {
     pub int8_max_threads: usize,
     /// Threads that fill the GPU in `gemv_int8`.
     pub int8_full_threads: usize,
+    /// Weight rows of a workgroup of `gemv_int8` at least, and at most.
+    pub int8_rows: [usize; 2],
+    /// As `max_rows`, of affinely quantized weights.
+    pub max_rows_affine: usize,
+    /// Threads of a workgroup: of small ones, which spread few rows over more of the GPU, and of others. Powers of two.
+    pub workgroup_threads: [u32; 2],
+    /// Weight rows from which workgroups are not small, where the time is latency.
+    pub wide_workgroup_rows: usize,
+    /// The share of lanes that must have work in a group's last round, from 0 to 1, for the group to be as wide; else narrower ones are tried.
+    pub busy_lanes: f64,
+    /// Items of a weight row from which a group has four rows, not two, where unpacking is work.
+    pub four_rows_items: usize,
+    /// Items that a thread has in flight at most: of one row that it reads itself, and of up to two rows, and of more, that are staged.
+    pub in_flight: [u32; 3],
+    /// Bytes of workgroup memory that a kernel takes at most, where the elements of a weight row are neighbours, and where rows are. Never less than
+    /// 16 KiB, which every adapter has.
+    pub workgroup_bytes: [u32; 2],
+    /// Threads of a workgroup at most where weight rows are neighbours.
+    pub column_threads: u32,
+    /// Workgroups that are wanted there before one has more columns.
+    pub column_groups: usize,
+    /// Bytes of a left side, as f32, up to which it is normalised in the product that reads it: each workgroup does so. At most 8 KiB.
+    pub max_norm_bytes: usize,
+}
+
+/// See [`Tuning::experts`]. A pair is a row and one of the experts that it names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpertTuning {
+    /// Pairs of an expert, on average, from which a workgroup has one expert's pairs instead of one pair: usually, and with matrix units, for which
+    /// further pairs cost next to nothing, so that it pays as soon as weights would be read twice.
+    pub grouped_min_pairs: [usize; 2],
+    /// Pairs for which weights are read at once.
+    pub pairs_per_read: u32,
+    /// Pairs that are looked through before their products are made.
+    pub segment_pairs: u32,
+    /// Items of all products that a thread has in flight at most: with more it has too few registers to share a compute unit with others.
+    pub in_flight: u32,
+    /// Subgroups of a workgroup, with matrix units.
+    pub subgroups: u32,
+    /// Pairs that are multiplied at a time with matrix units, and the pairs of an expert, on average, from which they are so many. Each time an expert's
+    /// weights are unpacked again, so that all of its pairs are multiplied at once where they fit: the others may wait for one expert's last workgroup.
+    pub tile_pairs: [[u32; 2]; 2],
+    /// Rows of weights of a workgroup, with matrix units: the first that fits.
+    pub tile_rows: [u32; 2],
+    /// Columns of a step at least, with matrix units; some formats have items across twice as many.
+    pub min_step: u32,
+    /// Fours of experts that a thread reads at once while pairs are looked for, with matrix units.
+    pub vec4_reads: u32,
+    /// Pairs in the list beyond which they are multiplied before others are looked for, with matrix units.
+    pub full_list: u32,
 }
 
 /// See [`Tuning::attention`].
@@ -122,6 +179,28 @@ pub struct AttentionTuning {
     pub elements_queries: [ElementTile; 2],
     /// The same for the gradients of keys and values.
     pub elements_keys: [ElementTile; 2],
+    /// Elements of a key and its value together up to which a subgroup has registers for rows of its own.
+    pub own_rows_elements: u32,
+    /// Elements of a key and its value together, as far as a subgroup has them, up to which the next columns are fetched while others are used.
+    pub prefetch_elements: u32,
+    /// Queries of a workgroup at most that share the keys which are split; half as many where heads are wide.
+    pub split_queries: usize,
+    /// Threads of a workgroup of a split, and where it has few queries and many keys.
+    pub split_threads: [u32; 2],
+    /// Keys above which they are many.
+    pub split_wide_keys: usize,
+    /// Threads of a workgroup that has one query, without subgroups: over few keys, where queries fill the GPU, and where they do not. Powers of two.
+    pub decode_threads: [u32; 3],
+    /// Keys up to which they are few.
+    pub decode_few_keys: usize,
+    /// Workgroups that fill the GPU there.
+    pub decode_full_groups: usize,
+    /// Threads of a workgroup that has a block of queries, or of keys, without matrix units. A power of two.
+    pub tiled_threads: u32,
+    /// Quads of a key and its value, for each of the four threads of a query, up to which these have registers for two queries.
+    pub tiled_quads: u32,
+    /// Bytes of workgroup memory that such a workgroup takes at most. Never less than 16 KiB, which every adapter has.
+    pub tiled_bytes: u32,
 }
 
 /// A tile of attention whose scores stay in the elements of matrices: `subgroups × fragments × edge` rows per workgroup.
@@ -172,6 +251,8 @@ pub struct ReduceTuning {
     pub arg_split_elements: usize,
     /// Workgroups that keep the GPU busy while rows are added up by index: with fewer rows, each has a workgroup of its own.
     pub index_add_groups: usize,
+    /// Results from which workgroups are not enlarged for columns whose rows are neighbours in memory.
+    pub column_full_rows: usize,
 }
 
 /// See [`Tuning::rows`].
@@ -182,6 +263,26 @@ pub struct RowTuning {
     pub multi_row_min_rows: usize,
     /// Rows from which a subgroup per row fills the GPU.
     pub subgroup_min_rows: usize,
+    /// Rows from which a thread has a whole row, where that is one load.
+    pub thread_min_rows: usize,
+    /// Threads of a workgroup: of small ones, which spread few rows over more of the GPU, and of others. Powers of two.
+    pub workgroup_threads: [u32; 2],
+    /// Vectors of eight elements that a thread has of a row before more threads share it.
+    pub thread_vectors: usize,
+    /// Loads of a row from which, and rows up to which, a row is reduced by a workgroup of as many threads as there may be.
+    pub long_row: [usize; 2],
+    /// Registers for what a thread keeps of its rows: usually, and where nothing as long is stored, or a workgroup has 1024 threads.
+    pub registers: [usize; 2],
+    /// Vectors of eight elements that a thread has in flight of a row that it does not keep.
+    pub in_flight: u32,
+    /// Vectors of eight elements up to which their exponentials are kept too.
+    pub exp_vectors: u32,
+    /// Quads of a row and of its gradient up to which a thread keeps them.
+    pub grad_quads: usize,
+    /// Elements of a row up to which a thread keeps them while the largest are looked for.
+    pub topk_elements: usize,
+    /// Threads of a workgroup that looks for the largest. A power of two.
+    pub topk_threads: u32,
 }
 
 /// See [`Tuning::unpack`].
@@ -196,6 +297,8 @@ pub struct UnpackTuning {
     pub large_elements: usize,
     /// Elements of a weight at most: what is unpacked takes two bytes each.
     pub max_elements: usize,
+    /// Threads of a workgroup, also where affine parameters are found.
+    pub workgroup_threads: u32,
 }
 
 /// See [`Tuning::map`].
@@ -206,6 +309,22 @@ pub struct MapTuning {
     pub multi_quad_elements: [usize; 2],
     /// Elements from which a transposed source is read in tiles.
     pub tile_min_elements: usize,
+    /// Its extent across from which it is.
+    pub tile_min_run: usize,
+}
+
+/// See [`Tuning::byte_entropy`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByteEntropyTuning {
+    /// Entries of a table up to which each workgroup has a copy. At most 2048.
+    pub table_entries: usize,
+    /// Threads whose histograms a compute unit holds.
+    pub unit_threads: usize,
+    /// Positions of a thread at least.
+    pub min_positions: usize,
+    /// Threads of a workgroup at most.
+    pub workgroup_threads: usize,
 }
 
 /// See [`Tuning::submit`].
@@ -231,6 +350,12 @@ pub struct AdapterClass {
 
 /// Rows of the left side that the kernels for few rows can keep in registers; a table may ask for fewer.
 pub(crate) const GEMV_ROW_LIMIT: usize = 8;
+/// Bytes of workgroup memory that every adapter has.
+pub(crate) const MIN_WORKGROUP_BYTES: u32 = 16 << 10;
+/// Threads of a workgroup in any kernel.
+pub(crate) const MAX_WORKGROUP_THREADS: u32 = 1024;
+/// Bytes of a normalised left side for which a product has room in every adapter's workgroup memory.
+const MAX_NORM_BYTES: usize = 8192;
 
 const PCI_NVIDIA: u32 = 0x10de;
 
@@ -296,6 +421,61 @@ impl UnpackTuning {
     }
 }
 
+impl GemvTuning {
+    /// The numbers of a GPU of so many compute units.
+    fn by_formula(units: usize) -> GemvTuning {
+        GemvTuning {
+            max_rows: 8,
+            max_rows_f16: 4,
+            full_threads: (1024 * units).next_power_of_two() / 2,
+            busy_rows: (64 * units).next_power_of_two(),
+            int8_min_blocks: [(2048 * units).next_power_of_two(), 64],
+            int8_max_threads: 256,
+            int8_full_threads: (512 * units).next_power_of_two(),
+            int8_rows: [8, 32],
+            max_rows_affine: 8,
+            workgroup_threads: [128, 256],
+            wide_workgroup_rows: 1024,
+            busy_lanes: 0.85,
+            four_rows_items: 256,
+            in_flight: [4, 3, 2],
+            workgroup_bytes: [48 << 10, 32 << 10],
+            column_threads: 512,
+            column_groups: 128,
+            max_norm_bytes: MAX_NORM_BYTES,
+        }
+    }
+}
+
+impl AttentionTuning {
+    /// The numbers of a GPU of so many compute units, and bytes of the last-level cache.
+    fn by_formula(units: usize, cache_bytes: usize) -> AttentionTuning {
+        AttentionTuning {
+            flash_min_queries: 32,
+            large_groups: units,
+            subgroup_sync_groups: 3 * units,
+            split_groups: [2 * units, units],
+            split_min_bytes: 256 << 10,
+            split_bytes: 32 << 10,
+            shared_bytes: [cache_bytes / 16, cache_bytes / 2],
+            elements: [ElementTile::new(4, 1, 32); 2],
+            elements_queries: [ElementTile::new(4, 1, 32); 2],
+            elements_keys: [ElementTile::new(4, 1, 32); 2],
+            own_rows_elements: 128,
+            prefetch_elements: 192,
+            split_queries: 4,
+            split_threads: [256, 512],
+            split_wide_keys: 256,
+            decode_threads: [128, 256, 512],
+            decode_few_keys: 128,
+            decode_full_groups: 512,
+            tiled_threads: 128,
+            tiled_quads: 8,
+            tiled_bytes: 32 << 10,
+        }
+    }
+}
+
 impl Tuning {
     /// A table by formula from the number of compute units and the bytes of the last-level cache.
     pub fn by_formula(name: &str, compute_units: u32, cache_bytes: usize) -> Tuning {
@@ -311,32 +491,52 @@ impl Tuning {
                 unroll_min_subgroup: 16,
                 split_rows: [1 << 21, 512],
                 elements: false,
+                tiled_groups: 128,
             },
-            gemv: GemvTuning {
-                max_rows: 8,
-                max_rows_f16: 4,
-                full_threads: (1024 * units).next_power_of_two() / 2,
-                busy_rows: (64 * units).next_power_of_two(),
-                int8_min_blocks: [(2048 * units).next_power_of_two(), 64],
-                int8_max_threads: 256,
-                int8_full_threads: (512 * units).next_power_of_two(),
+            gemv: GemvTuning::by_formula(units),
+            experts: ExpertTuning {
+                grouped_min_pairs: [4, 2],
+                pairs_per_read: 8,
+                segment_pairs: 1024,
+                in_flight: 3,
+                subgroups: 4,
+                tile_pairs: [[64, 16], [32, 0]],
+                tile_rows: [128, 64],
+                min_step: 64,
+                vec4_reads: 2,
+                full_list: 512,
             },
-            attention: AttentionTuning {
-                flash_min_queries: 32,
-                large_groups: units,
-                subgroup_sync_groups: 3 * units,
-                split_groups: [2 * units, units],
-                split_min_bytes: 256 << 10,
-                split_bytes: 32 << 10,
-                shared_bytes: [cache_bytes / 16, cache_bytes / 2],
-                elements: [ElementTile::new(4, 1, 32); 2],
-                elements_queries: [ElementTile::new(4, 1, 32); 2],
-                elements_keys: [ElementTile::new(4, 1, 32); 2],
+            attention: AttentionTuning::by_formula(units, cache_bytes),
+            reduce: ReduceTuning {
+                full_groups: 8 * units,
+                split_elements: 4096,
+                arg_split_elements: 1024,
+                index_add_groups: 4 * units,
+                column_full_rows: 1 << 16,
             },
-            reduce: ReduceTuning { full_groups: 8 * units, split_elements: 4096, arg_split_elements: 1024, index_add_groups: 4 * units },
-            rows: RowTuning { multi_row_min_rows: 32 * units, subgroup_min_rows: 8 * units },
-            unpack: UnpackTuning { min_rows: 64, min_rows_large: 64, large_elements: 1 << 20, max_elements: 1 << 27 },
-            map: MapTuning { multi_quad_elements: [8192 * units, 32_768 * units], tile_min_elements: 4096 },
+            rows: RowTuning {
+                multi_row_min_rows: 32 * units,
+                subgroup_min_rows: 8 * units,
+                thread_min_rows: 64,
+                workgroup_threads: [128, 256],
+                thread_vectors: 4,
+                long_row: [8192, 64],
+                registers: [64, 32],
+                in_flight: 4,
+                exp_vectors: 4,
+                grad_quads: 4,
+                topk_elements: 8,
+                topk_threads: 64,
+            },
+            unpack: UnpackTuning {
+                min_rows: 64,
+                min_rows_large: 64,
+                large_elements: 1 << 20,
+                max_elements: 1 << 27,
+                workgroup_threads: 64,
+            },
+            map: MapTuning { multi_quad_elements: [8192 * units, 32_768 * units], tile_min_elements: 4096, tile_min_run: 8 },
+            byte_entropy: ByteEntropyTuning { table_entries: 1024, unit_threads: 512, min_positions: 64, workgroup_threads: 64 },
             submit: SubmitTuning { max_ops: 500_000_000_000, max_steps: 256 },
             metal: MetalTuning::default(),
         }
@@ -363,6 +563,7 @@ impl Tuning {
             int8_min_blocks: [1 << 18, 64],
             int8_max_threads: 256,
             int8_full_threads: 1 << 16,
+            ..t.gemv
         };
         t.attention = AttentionTuning {
             flash_min_queries: 32,
@@ -375,9 +576,10 @@ impl Tuning {
             elements: [ElementTile::new(4, 2, 32), ElementTile::new(8, 1, 64)],
             elements_queries: [ElementTile::new(4, 2, 32), ElementTile::new(8, 1, 64)],
             elements_keys: [ElementTile::new(4, 1, 64), ElementTile::new(8, 1, 64)],
+            ..t.attention
         };
         t.reduce.index_add_groups = 512;
-        t.rows = RowTuning { multi_row_min_rows: 4096, subgroup_min_rows: 1024 };
+        t.rows = RowTuning { multi_row_min_rows: 4096, subgroup_min_rows: 1024, ..t.rows };
         t.unpack.min_rows_large = 9;
         t.map.multi_quad_elements = [1 << 20, 1 << 22];
         t
@@ -526,10 +728,68 @@ impl Tuning {
         if let Some(rows) = self.metal.gemv_rows.into_iter().find(|&rows| rows > 4) {
             return wrong(format!("metal.gemv_rows has {rows}; expected at most 4"));
         }
-        match divisors.into_iter().find(|d| d.1 == 0) {
-            Some((name, _)) => wrong(format!("{name} is 0; expected 1 or more")),
+        if let Some((name, _)) = divisors.into_iter().find(|d| d.1 == 0) {
+            return wrong(format!("{name} is 0; expected 1 or more"));
+        }
+        if let Some((name, n, [least, most])) = self.sizes().into_iter().find(|(_, n, [least, most])| n < least || n > most) {
+            return wrong(format!("{name} is {n}; expected {least} to {most}"));
+        }
+        match self.workgroups().into_iter().find(|(_, n, _)| !n.is_power_of_two()) {
+            Some((name, n, _)) => wrong(format!("{name} is {n}; expected a power of two")),
             None => Ok(()),
         }
+    }
+
+    /// Sizes of kernels: loops that are written out, threads, memory. Each with the least and the largest for which there is a kernel.
+    fn sizes(&self) -> Vec<(&'static str, usize, [usize; 2])> {
+        let (gemv, experts, attention, rows) = (&self.gemv, &self.experts, &self.attention, &self.rows);
+        let (most, list, items) = (MAX_WORKGROUP_THREADS as usize, 1 << 16, [1, 16]);
+        let mut all = vec![
+            ("gemv.int8_rows[0]", gemv.int8_rows[0], [1, gemv.int8_rows[1]]),
+            ("gemv.int8_rows[1]", gemv.int8_rows[1], [1, 32]),
+            ("gemv.column_groups", gemv.column_groups, [1, usize::MAX]),
+            ("gemv.max_norm_bytes", gemv.max_norm_bytes, [0, MAX_NORM_BYTES]),
+            ("experts.segment_pairs", experts.segment_pairs as usize, [1, 2048]),
+            ("experts.full_list", experts.full_list as usize, [1, list]),
+            ("experts.subgroups", experts.subgroups as usize, [1, 32]),
+            ("experts.min_step", experts.min_step as usize, [8, most]),
+            ("attention.split_queries", attention.split_queries, [1, 8]),
+            ("attention.split_threads[0]", attention.split_threads[0] as usize, [4, most]),
+            ("attention.split_threads[1]", attention.split_threads[1] as usize, [4, most]),
+            ("unpack.workgroup_threads", self.unpack.workgroup_threads as usize, [1, most]),
+            ("byte_entropy.table_entries", self.byte_entropy.table_entries, [0, 2048]),
+            ("byte_entropy.unit_threads", self.byte_entropy.unit_threads, [1, usize::MAX]),
+            ("byte_entropy.workgroup_threads", self.byte_entropy.workgroup_threads, [1, most]),
+        ];
+        let in_flight = gemv.in_flight.map(|n| ("gemv.in_flight", n));
+        let written_out = [
+            ("experts.in_flight", experts.in_flight),
+            ("experts.pairs_per_read", experts.pairs_per_read),
+            ("experts.vec4_reads", experts.vec4_reads),
+            ("rows.in_flight", rows.in_flight),
+        ];
+        all.extend(in_flight.into_iter().chain(written_out).map(|(name, n)| (name, n as usize, items)));
+        all.extend(experts.tile_pairs.map(|[height, _]| ("experts.tile_pairs", height as usize, [8, most])));
+        all.extend(experts.tile_rows.map(|n| ("experts.tile_rows", n as usize, [8, most])));
+        all.extend(self.workgroups().into_iter().map(|(name, n, most)| (name, n as usize, [64, most as usize])));
+        all.extend(rows.registers.map(|n| ("rows.registers", n, [0, 64])));
+        all.extend([("rows.grad_quads", rows.grad_quads), ("rows.topk_elements", rows.topk_elements)].map(|(name, n)| (name, n, [0, 64])));
+        all.push(("rows.thread_vectors", rows.thread_vectors, [0, 1024]));
+        all
+    }
+
+    /// Threads of workgroups that groups of a power of two share, and the most for which every adapter has the memory that the kernel needs.
+    fn workgroups(&self) -> Vec<(&'static str, u32, u32)> {
+        let (gemv, attention, rows) = (&self.gemv, &self.attention, &self.rows);
+        let mut all = vec![
+            ("gemv.column_threads", gemv.column_threads, MAX_WORKGROUP_THREADS),
+            ("rows.topk_threads", rows.topk_threads, MAX_WORKGROUP_THREADS),
+            ("attention.tiled_threads", attention.tiled_threads, 256),
+        ];
+        all.extend(gemv.workgroup_threads.map(|n| ("gemv.workgroup_threads", n, 256)));
+        all.extend(rows.workgroup_threads.map(|n| ("rows.workgroup_threads", n, MAX_WORKGROUP_THREADS)));
+        all.extend(attention.decode_threads.map(|n| ("attention.decode_threads", n, 512)));
+        all
     }
 
     /// A number that differs where tables differ: part of what plans are found by.

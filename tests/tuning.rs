@@ -72,7 +72,7 @@ impl Gpu {
 
 /// Work that is compared with f64.
 type Work = fn(&Gpu) -> TensorResult<()>;
-const ALL: [Work; 4] = [products, attentions, rows, blocks];
+const ALL: [Work; 5] = [products, attentions, rows, blocks, experts];
 /// How far results may be off in f32 and f16.
 const DTYPES: [(DType, f64); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-3)];
 
@@ -229,6 +229,23 @@ fn blocks(gpu: &Gpu) -> TensorResult<()> {
     Ok(())
 }
 
+/// Rows times the weights of the experts that they name: few pairs, and many.
+fn experts(gpu: &Gpu) -> TensorResult<()> {
+    let (experts, n, k, per) = (3, 40, 64, 2);
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 6e-3)] {
+        let weights = gpu.tensor(&[experts, n, k], 20, dtype)?;
+        for t in [2, 70] {
+            let ids: Vec<i32> = (0..t * per).map(|p| ((p * 7 + p / 3) % experts) as i32).collect();
+            let (x, w) = (noise(t * k, 19), noise(experts * n * k, 20));
+            let of = |(p, id): (usize, &i32)| product(&x[p / per * k..][..k], &w[*id as usize * n * k..][..n * k], k);
+            let want: Vec<f64> = ids.iter().enumerate().flat_map(of).collect();
+            let got = gpu.tensor(&[t, k], 19, dtype)?.expert_matmul(&weights, &Tensor::from_vec(ids, &[t, per], &gpu.device)?)?;
+            gpu.same(&format!("{dtype} experts of {t} rows"), got, &want, tolerance)?;
+        }
+    }
+    Ok(())
+}
+
 /// A table with other numbers.
 fn with(name: &str, change: impl FnOnce(&mut Tuning)) -> Tuning {
     let mut t = Tuning { name: name.into(), ..Tuning::generic() };
@@ -246,7 +263,37 @@ fn thresholds(t: &mut Tuning, n: usize) {
     t.attention.shared_bytes = [n, n];
     (t.rows.multi_row_min_rows, t.rows.subgroup_min_rows) = (n, n);
     (t.unpack.min_rows, t.unpack.min_rows_large, t.unpack.large_elements, t.unpack.max_elements) = (n, n, n, n);
-    (t.map.multi_quad_elements, t.map.tile_min_elements) = ([n, n], n);
+    (t.map.multi_quad_elements, t.map.tile_min_elements, t.map.tile_min_run) = ([n, n], n, n);
+    (t.gemm.tiled_groups, t.gemv.max_rows_affine, t.gemv.wide_workgroup_rows, t.gemv.four_rows_items) = (n, n, n, n);
+    t.experts.grouped_min_pairs = [n, n];
+    let narrow = n.min(u32::MAX as usize) as u32;
+    (t.attention.own_rows_elements, t.attention.prefetch_elements, t.attention.tiled_quads) = (narrow, narrow, narrow);
+    (t.attention.split_wide_keys, t.attention.decode_few_keys, t.attention.decode_full_groups) = (n, n, n);
+    (t.reduce.column_full_rows, t.rows.thread_min_rows, t.rows.long_row, t.rows.exp_vectors) = (n, n, [n, n], narrow);
+    t.byte_entropy.min_positions = n;
+}
+
+/// Every size of a kernel at its least, or at its largest.
+fn sizes(t: &mut Tuning, largest: bool) {
+    let pick = |least: u32, most: u32| if largest { most } else { least };
+    let threads = |most: u32| pick(64, most);
+    let g = &mut t.gemv;
+    (g.workgroup_threads, g.column_threads, g.in_flight, g.busy_lanes) =
+        ([threads(256); 2], threads(1024), [pick(1, 16); 3], f64::from(pick(0, 1)));
+    (g.int8_rows, g.max_norm_bytes) = ([pick(1, 32) as usize; 2], pick(0, 8192) as usize);
+    (g.workgroup_bytes, g.column_groups) = ([pick(0, u32::MAX); 2], pick(1, 1 << 20) as usize);
+    let e = &mut t.experts;
+    (e.pairs_per_read, e.in_flight, e.vec4_reads, e.segment_pairs) = (pick(1, 16), pick(1, 16), pick(1, 16), pick(1, 2048));
+    (e.subgroups, e.tile_pairs, e.tile_rows, e.min_step) = (pick(1, 8), [[pick(8, 64), 0]; 2], [pick(8, 64), pick(16, 256)], pick(8, 128));
+    e.full_list = pick(1, 1024);
+    let a = &mut t.attention;
+    (a.split_queries, a.split_threads) = (pick(1, 8) as usize, [pick(4, 1024); 2]);
+    (a.decode_threads, a.tiled_threads, a.tiled_bytes) = ([threads(512); 3], threads(256), pick(0, u32::MAX));
+    let r = &mut t.rows;
+    (r.workgroup_threads, r.thread_vectors, r.registers, r.in_flight) =
+        ([threads(1024); 2], pick(0, 16) as usize, [pick(0, 64) as usize; 2], pick(1, 16));
+    (r.topk_elements, r.grad_quads, t.unpack.workgroup_threads) = (pick(0, 64) as usize, pick(0, 8) as usize, pick(1, 1024));
+    r.topk_threads = threads(1024);
 }
 
 #[test]
@@ -293,6 +340,12 @@ fn with_huge_thresholds_results_are_right() {
         t.gemv.int8_full_threads = huge;
     });
     check(table, &ALL);
+}
+
+#[test]
+fn with_least_and_largest_sizes_results_are_right() {
+    check(with("least sizes", |t| sizes(t, false)), &ALL);
+    check(with("largest sizes", |t| sizes(t, true)), &ALL);
 }
 
 #[test]
@@ -345,6 +398,14 @@ fn absurd_tables_are_refused_by_name() {
     refused(|t| t.attention.elements_keys[0] = ElementTile::new(4, 1, 36), "columns is 36");
     refused(|t| t.reduce.arg_split_elements = 0, "reduce.arg_split_elements is 0");
     refused(|t| t.submit.max_steps = 0, "submit.max_steps is 0");
+    refused(|t| t.gemv.workgroup_threads[1] = 96, "gemv.workgroup_threads is 96; expected a power of two");
+    refused(|t| t.rows.workgroup_threads[0] = 2048, "rows.workgroup_threads is 2048; expected 64 to 1024");
+    refused(|t| t.gemv.in_flight[2] = 0, "gemv.in_flight is 0; expected 1 to 16");
+    refused(|t| t.gemv.int8_rows = [16, 8], "gemv.int8_rows[0] is 16; expected 1 to 8");
+    refused(|t| t.gemv.max_norm_bytes = 1 << 20, "gemv.max_norm_bytes is 1048576; expected 0 to 8192");
+    refused(|t| t.experts.tile_pairs[1] = [0, 0], "experts.tile_pairs is 0; expected 8 to 1024");
+    refused(|t| t.attention.split_queries = 0, "attention.split_queries is 0; expected 1 to 8");
+    refused(|t| t.byte_entropy.unit_threads = 0, "byte_entropy.unit_threads is 0; expected 1");
 }
 
 #[test]
@@ -363,6 +424,8 @@ fn a_setting_that_means_no_table_is_refused_by_name() {
     refused(path, &table.replacen("\"busy_rows\":", "\"wings\":2,\"busy_rows\":", 1), "unknown field `wings`");
     refused(path, &table.replacen("\"compute_units\":32", "\"compute_units\":0", 1), "compute_units is 0; expected 1 or more");
     refused(path, &table.replacen("\"compute_units\":32,", "", 1), "missing field `compute_units`");
+    // A table of an earlier version, which had fewer numbers.
+    refused(path, &table.replacen(",\"column_groups\":128", "", 1), "missing field `column_groups`");
     std::fs::write(&file, &table).unwrap();
     assert_eq!(Tuning::from_setting(path).unwrap(), with("mine", |_| {}));
     assert_eq!(Tuning::from_setting("apple").unwrap(), Tuning::apple());

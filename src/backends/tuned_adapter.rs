@@ -9,13 +9,15 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// How many rows products that share their left side may have so that they run faster in one step.
+/// How many rows products that share their left side may have so that they run faster in one step, and how large a left side that is normalised may be.
 #[derive(Clone, Copy, Debug)]
 pub struct FusedGemvLimits {
     /// Of any dtype.
     pub any: usize,
     /// Of f16 times weights of f16.
     pub halves: usize,
+    /// Bytes of the left side as f32, with rows rounded up to a power of two, up to which it is normalised in that step.
+    pub norm_bytes: usize,
 }
 
 /// Families of GPUs by Metal's names, and the numbers that it has for them.
@@ -136,7 +138,8 @@ impl TunedAdapter {
     pub fn fused_gemv_limits(&self) -> FusedGemvLimits {
         let table = self.tuning_in_force();
         let any = table.gemv.max_rows.min(GEMV_ROW_LIMIT);
-        FusedGemvLimits { any, halves: if self.matrices() { table.gemv.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } }
+        let halves = if self.matrices() { table.gemv.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any };
+        FusedGemvLimits { any, halves, norm_bytes: table.gemv.max_norm_bytes }
     }
 
     /// The table of this adapter's class, which is in force where nothing was measured.

@@ -31,7 +31,8 @@ fn entry(adapter: &str) -> String {
 /// What was measured for this adapter, if anything was.
 fn measured(file: &Path, adapter: &str) -> Result<Option<Tuning>, String> {
     let Some(value) = tables(file)?.remove(&entry(adapter)) else { return Ok(None) };
-    let table: Tuning = serde_json::from_value(value).map_err(|e| format!("{} has no table that can be read ({e})", file.display()))?;
+    let table: Tuning = serde_json::from_value(value)
+        .map_err(|e| format!("{} has no table that can be read ({e}); `tl tune` measures one", file.display()))?;
     table.check().map_err(|e| format!("{}: {e}", file.display()))?;
     Ok(Some(table))
 }

@@ -6,20 +6,18 @@ use crate::backends::FusedGemvLimits;
 use crate::plan::{Buf, FusedGemv, Load, Source, Step, Store, Work};
 use crate::scalar::{Prim, Program};
 
-/// Products of a dispatch at most.
+/// Products of a dispatch at most: the kernel has parameters for so many.
 const MAX_PRODUCTS: usize = 4;
-/// How far behind a product others are looked for.
+/// Steps behind a product among which others are looked for: a bound of the compiler's time. A layer's products of one left side stand closer.
 const MAX_STEPS_AHEAD: usize = 24;
-/// Bytes of a normalised left side at most, as f32: it stays in workgroup memory.
-const MAX_NORM_BYTES: usize = 8192;
 
 /// What a backend allows.
 #[derive(Clone, Copy)]
 pub struct GemvFusion {
     /// Buffers of a step.
     pub buffers: usize,
-    /// Rows of products that are fused.
-    pub rows: FusedGemvLimits,
+    /// Rows of products that are fused, and bytes of what is normalised in them.
+    pub limits: FusedGemvLimits,
 }
 
 impl GemvFusion {
@@ -27,7 +25,7 @@ impl GemvFusion {
     fn products(&self, s: &Step) -> Option<FusedGemv> {
         match &s.work {
             Work::Kernel(k) => {
-                k.gemv_products(s).filter(|p| p.experts || s.loads[0].shape[1] <= self.rows.most(s.loads[0].dtype(), p.kind))
+                k.gemv_products(s).filter(|p| p.experts || s.loads[0].shape[1] <= self.limits.most(s.loads[0].dtype(), p.kind))
             }
             Work::Map => None,
         }
@@ -188,7 +186,7 @@ impl Steps {
             return;
         }
         let (rows, columns) = (own.loads[0].shape[0], own.loads[0].shape[1]);
-        if rows.next_power_of_two() * columns * 4 > MAX_NORM_BYTES {
+        if rows.next_power_of_two() * columns * 4 > fusion.limits.norm_bytes {
             return;
         }
         let mut made: Vec<(usize, Step)> = Vec::new();

@@ -89,9 +89,12 @@ pub(crate) struct CompileOptions<'a> {
     pub fits: &'a dyn Fn(usize) -> bool,
 }
 
+/// Nodes of a graph, and parameters, at most: plans number them in 16 bits.
+const MAX_NODES: usize = 60_000;
+
 /// Compiles a graph.
 pub(crate) fn compile(mut graph: Graph, options: &CompileOptions<'_>) -> TensorResult<Compiled> {
-    if graph.nodes.len() > 60_000 || graph.params > 60_000 {
+    if graph.nodes.len() > MAX_NODES || graph.params > MAX_NODES {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
     let same = {
@@ -136,9 +139,9 @@ fn emit(graph: &Graph, same: &[u32], options: &CompileOptions<'_>) -> (fuse::Ste
         let _span = span(SpanKind::PassOrder);
         steps.schedule_for_memory(|v| kept[v]);
     }
-    if let Some(rows) = fused_gemv.filter(|_| fuse) {
+    if let Some(limits) = fused_gemv.filter(|_| fuse) {
         let _span = span(SpanKind::PassProducts);
-        steps.fuse_gemvs(fuse_gemv::GemvFusion { buffers, rows }, |v| kept[v]);
+        steps.fuse_gemvs(fuse_gemv::GemvFusion { buffers, limits }, |v| kept[v]);
     }
     (steps, inputs)
 }

@@ -107,7 +107,7 @@ fn matrix_code(edge: u32, lanes: u32) -> [String; 2] {
         "enable f16;
 enable wgpu_cooperative_matrix;
 var<workgroup> halves: array<f16, {}>;
-var<workgroup> strips: array<f32, {}>;
+var<workgroup> staging: array<f32, {}>;
 ",
         6 * size,
         subgroups * size
@@ -129,12 +129,12 @@ var<workgroup> strips: array<f32, {}>;
     body += &each(&|n| format!("  var s{n} = {sum}();\n"));
     let product = |n| format!("    s{n} = coopMultiplyAdd(a{}, b{}, s{n});\n", n / 2, n % 2);
     body += &format!(
-        "  for (var i = 0u; i < p.turns; i++) {{\n{}  }}\n  let strip = lid / {lanes}u * {size}u;\n  var total = 0.0;\n",
+        "  for (var i = 0u; i < p.turns; i++) {{\n{}  }}\n  let start = lid / {lanes}u * {size}u;\n  var total = 0.0;\n",
         each(&product)
     );
     let add = |n| {
         format!(
-            "  coopStoreT(s{n}, &strips[strip], {edge}u);\n  workgroupBarrier();\n  total += strips[strip + lid % {lanes}u];\n  workgroupBarrier();\n"
+            "  coopStoreT(s{n}, &staging[start], {edge}u);\n  workgroupBarrier();\n  total += staging[start + lid % {lanes}u];\n  workgroupBarrier();\n"
         )
     };
     body += &each(&add);

@@ -2,6 +2,7 @@
 
 use super::template::Template;
 use crate::plan::AdapterInfo;
+use crate::tuning::MAX_WORKGROUP_THREADS;
 
 /// How the threads of a workgroup share rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,20 +33,39 @@ pub const SUMS: Combine = Combine { ty: "vec2<f32>", expr: "a + b", builtin: Som
 /// f32 maximum.
 pub const MAX: Combine = Combine { ty: "f32", expr: "max(a, b)", builtin: Some("subgroupMax") };
 
+/// Threads that share a row where there are no subgroups.
+const UNGROUPED_THREADS: u32 = 32;
+/// Rows that are neighbours in memory of which a workgroup has elements side by side: usually, and at least.
+const ROWS_ACROSS: u32 = 32;
+const MIN_ROWS_ACROSS: u32 = 8;
+/// Threads of such a workgroup at least.
+const MIN_COLUMN_THREADS: u32 = 64;
+/// Elements of such a row for each of its threads at least, and these at most.
+const COLUMN_ELEMENTS: usize = 8;
+const MAX_SLICES: usize = 32;
+
+/// Threads of a subgroup, or as many where there are none.
+pub fn subgroup_threads(adapter: &AdapterInfo) -> u32 {
+    if adapter.subgroup > 0 { adapter.subgroup } else { UNGROUPED_THREADS.min(adapter.workgroup_threads.max(1)) }
+}
+
 static ROW_REDUCE: Template = Template::new("row_reduce.wgsl", include_str!("lib/row_reduce.wgsl"));
 
 impl RowGroup {
     /// A row group for rows of `units` loads each, `rows` of them: a thread, a subgroup or a workgroup, so that few threads idle and the GPU is filled.
     pub fn for_rows(rows: usize, units: usize, adapter: &AdapterInfo) -> RowGroup {
-        let most = adapter.workgroup_threads.clamp(1, 1024);
-        let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
-        let wide = 256.min(most);
-        let (workgroup, size) = if units <= 2 && rows >= 64 {
+        let (most, subgroup, tuning) =
+            (adapter.workgroup_threads.clamp(1, MAX_WORKGROUP_THREADS), subgroup_threads(adapter), &adapter.tuning.rows);
+        let [narrow, wide] = tuning.workgroup_threads.map(|n| n.min(most));
+        let [long, few] = tuning.long_row;
+        // A load is a quad.
+        let short = 2 * tuning.thread_vectors * subgroup as usize;
+        let (workgroup, size) = if units <= 2 && rows >= tuning.thread_min_rows {
             (wide, 1)
-        } else if units <= 8 * subgroup as usize && (rows >= adapter.tuning.rows.subgroup_min_rows || units <= 2 * subgroup as usize) {
+        } else if units <= short && (rows >= tuning.subgroup_min_rows || units <= 2 * subgroup as usize) {
             // Few rows: small workgroups spread over more of the GPU.
-            ((if rows >= adapter.tuning.rows.multi_row_min_rows { wide } else { wide.min(128) }).max(subgroup), subgroup)
-        } else if units >= 8192 && rows <= 64 {
+            ((if rows >= tuning.multi_row_min_rows { wide } else { narrow }).max(subgroup), subgroup)
+        } else if units >= long && rows <= few {
             (most, most)
         } else {
             (wide, wide)
@@ -54,10 +74,16 @@ impl RowGroup {
     }
     /// A row group for an operand whose rows are neighbours in memory.
     pub fn for_columns(rows: usize, cols: usize, adapter: &AdapterInfo) -> RowGroup {
-        let most = adapter.workgroup_threads.clamp(1, 1024);
-        let slices = (cols / 8).clamp(1, 32).next_power_of_two() as u32;
-        let workgroup = if rows >= 1 << 16 { 256.min(most) } else { (32 * slices).clamp(64, 1024).min(most) };
-        RowGroup { workgroup, size: slices.min(workgroup / 8).max(1), col_major: true }
+        let most = adapter.workgroup_threads.clamp(1, MAX_WORKGROUP_THREADS);
+        let slices = (cols / COLUMN_ELEMENTS).clamp(1, MAX_SLICES).next_power_of_two() as u32;
+        let full = rows >= adapter.tuning.reduce.column_full_rows;
+        let threads = if full {
+            adapter.tuning.rows.workgroup_threads[1]
+        } else {
+            (ROWS_ACROSS * slices).clamp(MIN_COLUMN_THREADS, MAX_WORKGROUP_THREADS)
+        };
+        let workgroup = threads.min(most);
+        RowGroup { workgroup, size: slices.min(workgroup / MIN_ROWS_ACROSS).max(1), col_major: true }
     }
     /// Rows of one workgroup.
     pub fn rows(&self) -> u32 {

@@ -1,13 +1,12 @@
 //! WGSL functions that read rows eight elements at a time: 16 bytes of halves in one access where an operand lies in memory like that.
 
-use super::row_group::RowGroup;
+use super::row_group::{RowGroup, subgroup_threads};
 use super::template::TemplateValue;
 use super::{StartParams, start};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Source};
-
-/// Vectors of eight that a row that is not resident has under way for a thread.
-const PREFETCH: u32 = 4;
+use crate::tuning::MAX_WORKGROUP_THREADS;
+use std::iter::successors;
 
 /// What comes of a vector of eight that reaches beyond its row's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,6 +61,8 @@ pub struct RowTiling {
     pub group_rows: u32,
     /// Vectors of eight of a row that a thread keeps in registers, or 0 where the row is too long.
     pub resident: u32,
+    /// Vectors of eight that a thread has in flight where it keeps none.
+    in_flight: u32,
     vec: bool,
     eights: bool,
 }
@@ -70,33 +71,32 @@ impl RowTiling {
     /// For `rows` of `cols` elements that are read in this form; `stored` says whether as many are written.
     pub fn new(rows: usize, cols: usize, form: &Vec16Form, stored: bool, adapter: &AdapterInfo) -> RowTiling {
         let number = cols.div_ceil(8).max(1);
-        let most = adapter.workgroup_threads.clamp(1, 1024);
-        let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
-        let wide = 256.min(most);
-        let (workgroup, size) = if number == 1 && rows >= 64 {
-            (wide, 1)
-        } else if number <= 4 * subgroup as usize && (rows >= adapter.tuning.rows.subgroup_min_rows || number <= subgroup as usize) {
+        let (most, subgroup, tuning) =
+            (adapter.workgroup_threads.clamp(1, MAX_WORKGROUP_THREADS), subgroup_threads(adapter), &adapter.tuning.rows);
+        let [narrow, wide] = tuning.workgroup_threads;
+        let few = rows < tuning.subgroup_min_rows;
+        let held_by = |threads: u32| number <= tuning.thread_vectors * threads as usize;
+        let (workgroup, size) = if number == 1 && rows >= tuning.thread_min_rows {
+            (wide.min(most), 1)
+        } else if held_by(subgroup) && (!few || number <= subgroup as usize) {
             // Few rows: small workgroups spread over more of the GPU.
-            ((if rows >= adapter.tuning.rows.multi_row_min_rows { wide } else { wide.min(128) }).max(subgroup), subgroup)
+            ((if rows >= tuning.multi_row_min_rows { wide } else { narrow }).min(most).max(subgroup), subgroup)
         } else {
-            let size = [128, 256, 512, 1024]
-                .into_iter()
-                .find(|&n| number <= 4 * n && (n > 128 || rows < adapter.tuning.rows.subgroup_min_rows))
-                .unwrap_or(1024);
+            let mut sizes = successors(Some(narrow), |n| Some(2 * n)).take_while(|&n| n <= MAX_WORKGROUP_THREADS);
+            let size = sizes.find(|&n| held_by(n) && (n > narrow || few)).unwrap_or(MAX_WORKGROUP_THREADS);
             // What is read only once needs no memory, and small workgroups take turns better.
-            let size = if stored || rows < adapter.tuning.rows.subgroup_min_rows { size } else { size.min(256) };
-            let size = (size as u32).min(most);
+            let size = if stored || few { size } else { size.min(wide) }.min(most);
             (size, size)
         };
         let group = RowGroup { workgroup, size, col_major: false };
         let registers = if form.raw.is_some() { 4 } else { 8 };
-        let room = if workgroup >= 1024 { 32 } else { 64 };
-        let room = if stored { room } else { 32 };
+        let [most_room, less_room] = tuning.registers;
+        let room = if stored && workgroup < MAX_WORKGROUP_THREADS { most_room } else { less_room };
         let resident = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
         let several = if stored { 2 } else { 1 };
-        let fits = size > 1 && size <= subgroup && resident > 0 && several * resident * registers as u32 <= 64;
-        let group_rows = if fits && rows >= adapter.tuning.rows.multi_row_min_rows { several } else { 1 };
-        RowTiling { group, group_rows, resident, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
+        let fits = size > 1 && size <= subgroup && resident > 0 && several * resident * registers as u32 <= most_room as u32;
+        let group_rows = if fits && rows >= tuning.multi_row_min_rows { several } else { 1 };
+        RowTiling { group, group_rows, resident, in_flight: tuning.in_flight, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
     }
     /// Workgroups.
     pub fn groups(&self, rows: usize) -> usize {
@@ -119,7 +119,7 @@ impl RowTiling {
         [
             ("RESIDENT", self.resident.into()),
             ("GROUP_ROWS", self.group_rows.into()),
-            ("PREFETCH", PREFETCH.into()),
+            ("PREFETCH", self.in_flight.into()),
             ("VEC", vec),
             ("EIGHTS", eights),
         ]

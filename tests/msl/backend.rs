@@ -489,7 +489,7 @@ impl Backend for MslBackend {
     }
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
         let gemv = &self.info.tuning.gemv;
-        Some(FusedGemvLimits { any: gemv.max_rows, halves: gemv.max_rows_f16 })
+        Some(FusedGemvLimits { any: gemv.max_rows, halves: gemv.max_rows_f16, norm_bytes: gemv.max_norm_bytes })
     }
     fn tuning(&self) -> Option<&Tuning> {
         Some(&self.info.tuning)

@@ -14,7 +14,7 @@ const LINE_A: u32 = BK + 8u; // eight more than there are, so that columns do no
 const LINE_B: u32 = SIDE + 8u;
 var<workgroup> a_tile: array<f16, SIDE * LINE_A>; // [m][k]
 var<workgroup> b_tile: array<f16, BK * LINE_B>; // [k][n]
-var<workgroup> strip: array<f32, 4u * EDGE * EDGE>;
+var<workgroup> staging: array<f32, 4u * EDGE * EDGE>;
 
 fn fetch_a(m: u32, k: u32) -> vec4<u32> {
   let v = raw_0[(min(m, p.m - 1u) * p.k + min(k, p.k - 8u)) / 8u];
@@ -32,7 +32,7 @@ fn put(m: u32, n: u32, start: u32, lane: u32) {
   for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
     let row = m + 4u * u / EDGE; let column = n + 4u * u % EDGE; let s = start + 4u * u;
     if (row < p.m && column < p.n) {
-      store4_0(row * p.n + column, vec4<f32>(strip[s], strip[s + 1u], strip[s + 2u], strip[s + 3u]));
+      store4_0(row * p.n + column, vec4<f32>(staging[s], staging[s + 1u], staging[s + 2u], staging[s + 3u]));
     }
   }
 }
@@ -73,19 +73,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   let start = sub * EDGE * EDGE; let line = EDGE; let lane = thread % SUBGROUP;
   let m = m0 + top; let n = n0 + left;
-  coopStoreT(c00, &strip[start], line);
+  coopStoreT(c00, &staging[start], line);
   workgroupBarrier();
   put(m, n, start, lane);
   workgroupBarrier();
-  coopStoreT(c01, &strip[start], line);
+  coopStoreT(c01, &staging[start], line);
   workgroupBarrier();
   put(m, n + EDGE, start, lane);
   workgroupBarrier();
-  coopStoreT(c10, &strip[start], line);
+  coopStoreT(c10, &staging[start], line);
   workgroupBarrier();
   put(m + EDGE, n, start, lane);
   workgroupBarrier();
-  coopStoreT(c11, &strip[start], line);
+  coopStoreT(c11, &staging[start], line);
   workgroupBarrier();
   put(m + EDGE, n + EDGE, start, lane);
 }

@@ -10,6 +10,8 @@ use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan, Source, Step, Store, WINDOW_UNIT};
 use std::fmt::Write;
 
+/// Threads of a workgroup: those of a tile of 32 by 32 elements, a quad each.
+const WORKGROUP: u32 = 256;
 /// What is read and written: four elements at a time.
 const FORMS: Forms = Forms { one: false, four: true, eight: false };
 
@@ -66,7 +68,7 @@ pub(super) fn shader(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> T
         return Err(TensorError::Unsupported(format!("{} elements in one step on a GPU", count)));
     }
     let mut m = MapShader::new(plan, step, options, count)?;
-    let workgroup = options.adapter.workgroup_threads.clamp(1, 256);
+    let workgroup = options.adapter.workgroup_threads.clamp(1, WORKGROUP);
     let tiles = m.tiles(workgroup);
     let quads = m.quads(tiles.is_some());
     let last = if quads > 1 { m.meta.size((count - 1) / 4 * 4, "last") } else { String::new() };
@@ -108,9 +110,10 @@ impl<'a> MapShader<'a> {
 
     /// The sizes of a source that is read across its rows, where the step is large enough for tiles.
     fn tiles(&self, workgroup: u32) -> Option<[usize; 4]> {
-        let large = self.count >= self.options.adapter.tuning.map.tile_min_elements;
+        let tuning = &self.options.adapter.tuning.map;
+        let large = self.count >= tuning.tile_min_elements;
         let transposed = self.distinct.iter().find_map(|&id| self.operands.transposed(id));
-        transposed.filter(|t| large && t[1] >= 8 && workgroup == 256)
+        transposed.filter(|t| large && t[1] >= tuning.tile_min_run && workgroup == WORKGROUP)
     }
 
     /// The quads of a thread: in a large step as many as make 16 or 32 bytes of its widest operand, a workgroup apart from each other.

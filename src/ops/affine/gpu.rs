@@ -5,6 +5,7 @@ use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::quant::Bits;
 use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{Template, TemplateValue, U32, grid, indexable, params};
+use crate::tuning::GEMV_ROW_LIMIT;
 
 params! {
     /// What both forms read at run time.
@@ -34,12 +35,12 @@ static GEMV: Template =
 static GEMM: Template =
     Template::new("affine_gemm.wgsl", include_str!("affine_gemm.wgsl")).params(AffineMatMulParams::FIELDS).files(&[READ]);
 
-/// Rows of x that a row group has sums for.
-const GEMV_ROWS: usize = 8;
-/// Rows and columns of a tile.
+/// Rows and columns of a tile, as `affine_gemm.wgsl` has it.
 const TILE: usize = 64;
-/// Threads of a tile, each with sixteen results.
+/// Threads of a tile, each with sixteen results, there too.
 const TILE_THREADS: u32 = 256;
+/// Threads of a row of weights at least and at most.
+const ROW_THREADS: [u32; 2] = [8, 32];
 
 /// x `[m, k]` times the transpose of weights `[n, k]`.
 pub(super) fn matmul(w: &AffineWeights, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -48,7 +49,7 @@ pub(super) fn matmul(w: &AffineWeights, step: &Step, adapter: &AdapterInfo) -> O
     if !indexable(&[m.checked_mul(k)?, n.checked_mul(row_bytes.max(k))?, m.checked_mul(n)?]) {
         return None;
     }
-    let few = m <= GEMV_ROWS || adapter.workgroup_threads < TILE_THREADS;
+    let few = m <= adapter.tuning.gemv.max_rows_affine || adapter.workgroup_threads < TILE_THREADS;
     let values: [(&'static str, TemplateValue); 5] = [
         ("FOUR_BITS", (bits == Bits::Four).into()),
         ("VEC_X", (k % 4 == 0).into()),
@@ -69,12 +70,12 @@ pub(super) fn matmul(w: &AffineWeights, step: &Step, adapter: &AdapterInfo) -> O
         return wgsl(GEMM.source(&values), vec![], TILE_THREADS, grid(tiles.checked_mul(m.div_ceil(TILE))?)?, params(tiles)?);
     }
     // A thread has eight neighbours at a time.
-    let size = (k.div_ceil(8).next_power_of_two() as u32).clamp(8, 32);
-    let workgroup = 128.min(1 << adapter.workgroup_threads.max(1).ilog2()).max(size);
+    let size = (k.div_ceil(8).next_power_of_two() as u32).clamp(ROW_THREADS[0], ROW_THREADS[1]);
+    let workgroup = adapter.tuning.gemv.workgroup_threads[0].min(1 << adapter.workgroup_threads.max(1).ilog2()).max(size);
     let row_group = RowGroup { workgroup, size, col_major: false };
-    let slabs = m.div_ceil(GEMV_ROWS);
+    let slabs = m.div_ceil(GEMV_ROW_LIMIT);
     let groups = n.div_ceil(row_group.rows() as usize);
-    let rows = m.min(GEMV_ROWS) as u32;
+    let rows = m.min(GEMV_ROW_LIMIT) as u32;
     let mut all = values.to_vec();
     all.extend([("ROWS", rows.into()), ("ROW_SUM", row_group.function("row_sum", SUM, adapter).into())]);
     let consts = vec![("ROW_THREADS", size), ("ROWS", rows)];

@@ -60,7 +60,7 @@ impl Kernel for AffineParamsKernel {
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         let count = step.loads[0].shape.count();
-        let workgroup = 64.min(adapter.workgroup_threads.max(1));
+        let workgroup = adapter.tuning.unpack.workgroup_threads.min(adapter.workgroup_threads.max(1));
         let grid = grid(count.div_ceil(workgroup as usize))?;
         let [least, most] = self.0.range().map(|v| F32::from(v as f32));
         let steps = F32::from(self.0.steps());

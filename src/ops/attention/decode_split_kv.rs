@@ -7,8 +7,12 @@ use crate::plan::{AdapterInfo, KernelParam, Load, SCRATCH_COUNTERS, SCRATCH_WORD
 use crate::shader::vec16::{Beyond, Vec16Form};
 use crate::shader::{MAX_GROUPS, StartParams, Template, TemplateValue, U32, params};
 
-/// The most queries of a workgroup.
-const MAX_ROWS: usize = 4;
+/// Threads that share a key at most.
+const MAX_LANES: u32 = 32;
+/// Parts that a thread reads together when they are joined, at most.
+const MAX_JOINED: usize = 8;
+/// Threads of a workgroup, the most first.
+const WORKGROUPS: [u32; 9] = [1024, 512, 256, 128, 64, 32, 16, 8, 4];
 
 params! {
     /// What the kernel reads at run time.
@@ -84,20 +88,21 @@ impl SplitConfig {
     fn new(z: &HeadSizes, step: &Step, adapter: &AdapterInfo) -> Option<SplitConfig> {
         let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.attention);
         let vectors = [z.d, z.dv].map(|n| n.div_ceil(8).max(1));
-        let lanes = (vectors[0].max(vectors[1]).next_power_of_two() as u32).min(subgroup).min(32);
+        let lanes = (vectors[0].max(vectors[1]).next_power_of_two() as u32).min(subgroup).min(MAX_LANES);
         let [kp, vp] = vectors.map(|n| (n as u32).div_ceil(lanes));
         // Queries that share keys, in blocks of about the same size.
         let all = z.h / z.hkv * z.t;
         let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
         let key_bytes = (z.d * size(&step.loads[1]) + z.dv * size(&step.loads[2])).max(1);
+        let (most_rows, fewer_rows) = (tuning.split_queries, (tuning.split_queries / 2).max(1));
         let most = match z.b * z.hkv * z.s * key_bytes {
-            n if n <= tuning.shared_bytes[0] && all <= MAX_ROWS => 1,
-            n if n <= tuning.shared_bytes[1] || kp + vp > 2 => MAX_ROWS / 2,
-            _ => MAX_ROWS,
+            n if n <= tuning.shared_bytes[0] && all <= most_rows => 1,
+            n if n <= tuning.shared_bytes[1] || kp + vp > 2 => fewer_rows,
+            _ => most_rows,
         };
         let head_blocks = all.div_ceil(most);
         let rows = all.div_ceil(head_blocks);
-        let full = tuning.split_groups[(rows > MAX_ROWS / 2) as usize];
+        let full = tuning.split_groups[(rows > most_rows / 2) as usize];
         let blocks = z.b.checked_mul(z.hkv)?.checked_mul(head_blocks)?;
         let cells = rows * 2 * (lanes * vp) as usize;
         let bytes = |threads: u32| {
@@ -105,8 +110,9 @@ impl SplitConfig {
             (sets * (cells * 16 + rows * 8) + 16) as u32
         };
         // More threads for few queries, unless there are enough of them to fill the GPU.
-        let want = if rows * (kp + vp) as usize <= 2 && z.s > 256 && blocks <= full { 512 } else { 256 };
-        let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
+        let [usual, wide] = tuning.split_threads;
+        let want = if rows * (kp + vp) as usize <= 2 && z.s > tuning.split_wide_keys && blocks <= full { wide } else { usual };
+        let workgroup = WORKGROUPS
             .into_iter()
             .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
         let (unsplit_keys, part_keys) = ((tuning.split_min_bytes / key_bytes).max(1), (tuning.split_bytes / key_bytes).max(1));
@@ -141,7 +147,7 @@ impl SplitConfig {
             ("VP", self.value_vectors),
             ("ROWS", self.rows as u32),
             ("SLOTS", self.slots),
-            ("JOINED", self.parts.div_ceil(self.slices).min(8) as u32),
+            ("JOINED", self.parts.div_ceil(self.slices).min(MAX_JOINED) as u32),
         ]
     }
 

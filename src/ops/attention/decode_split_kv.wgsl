@@ -1,6 +1,6 @@
 // Attention of few queries. A workgroup has ROWS queries that share their keys; each of its groups of LANES threads takes a key at a time,
 // SLOTS of them under way, and keeps a softmax of its own as they pass by, so that no thread waits for another before the end. A thread
-// has KP packets of eight elements of a key and VP of its value. Beyond the last key the last one stands in, with weight 0.
+// has KP vectors of eight elements of a key and VP of its value. Beyond the last key the last one stands in, with weight 0.
 //
 // Loads that are to be under way together stand in a branch of their own: elsewhere compilers move each to where it is used and wait there.
 //
@@ -84,7 +84,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #else
   let furthest = head * keys + max(end, 1u) - 1u;
 #endif
-  var q_packets: array<Q, ROWS * KP>; var k: array<K, SLOTS * KP>; var v: array<V, SLOTS * VP>;
+  var q_vectors: array<Q, ROWS * KP>; var k: array<K, SLOTS * KP>; var v: array<V, SLOTS * VP>;
   if (size > 0u) {
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
@@ -100,7 +100,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var r = 0u; r < ROWS; r++) {
       let at = head * rows + min(row + r, rows - 1u);
 #unroll
-      for (var c = 0u; c < KP; c++) { q_packets[r * KP + c] = fetch_q(at, lane + c * LANES, size); }
+      for (var c = 0u; c < KP; c++) { q_vectors[r * KP + c] = fetch_q(at, lane + c * LANES, size); }
     }
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
@@ -118,7 +118,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) {
 #unroll
     for (var c = 0u; c < KP; c++) {
-      var low = low_q(q_packets[r * KP + c]); var high = high_q(q_packets[r * KP + c]);
+      var low = low_q(q_vectors[r * KP + c]); var high = high_q(q_vectors[r * KP + c]);
 #if RAGGED
       {
         // Elements beyond the end count nothing.

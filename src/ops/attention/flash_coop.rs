@@ -10,6 +10,17 @@ use std::borrow::Cow;
 
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
+/// The widest head for which the tuning table has the first of its tiles of elements.
+const NARROW_HEAD: u32 = 64;
+/// Subgroups and columns of tiles of attention, the largest first: which of them is taken depends on memory and on the tuning table.
+const TILES: [(u32, u32); 4] = [(8, 32), (4, 64), (4, 32), (4, 16)];
+/// Subgroups of a tile of the gradients, and those of them that share rows.
+const GRAD_TILES: [(u32, u32); 2] = [(8, 2), (4, 1)];
+/// Columns of such a tile.
+const GRAD_COLUMNS: u32 = 32;
+/// Rows of a subgroup at most: with more, its scores do not fit its registers.
+const SUBGROUP_ROWS: u32 = 16;
+
 /// How a workgroup's work is cut.
 struct FlashTiles {
     /// Subgroups.
@@ -30,7 +41,7 @@ struct FlashTiles {
 /// have several at a time; those of wide heads have no registers for that. Elsewhere much work between two barriers hides what they cost.
 fn shared_tiles(deep: [u32; 2], heads: usize, rows: usize, min_blocks: usize, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
+    let own = |line: u32| (subgroup / 2).min(SUBGROUP_ROWS).max(edge / line);
     let fit = |own_rows: bool, line: u32, (subs, cols): (u32, u32)| {
         let own = own(line);
         let high = subs * own;
@@ -44,10 +55,12 @@ fn shared_tiles(deep: [u32; 2], heads: usize, rows: usize, min_blocks: usize, ad
         (whole && room && enough).then_some(FlashTiles { subs, line, rows: high, cols, chunk, own_rows })
     };
     let blocks = heads * rows.div_ceil(4 * own(1) as usize);
-    let own_rows = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= min_blocks;
+    let own_rows = adapter.subgroup_sync != SubgroupSync::None
+        && deep[0] + deep[1] <= adapter.tuning.attention.own_rows_elements
+        && blocks >= min_blocks;
     // Neighbours in a line share rows, as long as each has whole matrices of the values.
     let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
-    let shared = || [(8, 32), (4, 64), (4, 32), (4, 16)].into_iter().find_map(|tile| fit(false, line, tile));
+    let shared = || TILES.into_iter().find_map(|tile| fit(false, line, tile));
     own_rows.then(|| fit(true, 1, (4, 16))).flatten().or_else(shared)
 }
 
@@ -64,7 +77,7 @@ fn element_tiles(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &Adapt
         Some(Part::Keys) => table.elements_keys,
         Some(_) => table.elements_queries,
     };
-    let tile = tiles[usize::from(deep[0].max(deep[1]) > 64)];
+    let tile = tiles[usize::from(deep[0].max(deep[1]) > NARROW_HEAD)];
     let whole = held.stores(deep[1] / edge) && (part.is_none() || held.stores(deep[0] / edge));
     let stores = whole && (part.is_some() || scale >= MIN_SCALE);
     let (subs, fragments, cols) = (tile.subgroups, tile.fragments, tile.columns);
@@ -87,12 +100,12 @@ fn element_tiles(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &Adapt
 
 /// The same for a part of the gradients, whose scores and slopes take more memory.
 fn part_tiles(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<FlashTiles> {
-    let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
+    let (edge, cols, by_key) = (adapter.coop, GRAD_COLUMNS, part == Part::Keys);
     // Wide heads have more results than a subgroup has registers for.
-    let wide = deep[0] + deep[1] > 128;
+    let wide = deep[0] + deep[1] > adapter.tuning.attention.own_rows_elements;
     let halves = deep.iter().all(|n| (n / edge).is_multiple_of(2)) && cols.is_multiple_of(2 * edge);
-    [(8, 2), (4, 1)].into_iter().filter(|&(_, line)| line == 1 || wide && halves).find_map(|(subs, line)| {
-        let rows = 4 * if adapter.subgroup >= 16 { 16 } else { 8 };
+    GRAD_TILES.into_iter().filter(|&(_, line)| line == 1 || wide && halves).find_map(|(subs, line)| {
+        let rows = 4 * if adapter.subgroup >= SUBGROUP_ROWS { SUBGROUP_ROWS } else { SUBGROUP_ROWS / 2 };
         let threads = subs * adapter.subgroup;
         let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
         let known = if by_key { cols } else { rows };
@@ -188,7 +201,7 @@ impl<'a> CoopKernel<'a> {
     }
     /// Whether the next columns are fetched while others are used: wide heads leave no registers for that.
     fn prefetch(&self) -> bool {
-        (self.deep[0] + self.deep[1]) / self.tiles.line <= 192
+        (self.deep[0] + self.deep[1]) / self.tiles.line <= self.adapter.tuning.attention.prefetch_elements
     }
 
     /// Counts of matrices and of a thread's items.
@@ -230,7 +243,7 @@ impl<'a> CoopKernel<'a> {
             ("SUBGROUPS", self.tiles.subs),
             ("WARPS_N", self.tiles.line),
             ("PARTS", 1 + by_key),
-            ("SCORE_STRIPS", 2 - self.forward() as u32),
+            ("SCORE_TILES", 2 - self.forward() as u32),
             ("BY_KEY", by_key),
             ("CAUSAL", self.of.causal as u32),
         ];

@@ -1,4 +1,4 @@
-// Rows times the columns that are staged from ${AT} on, into the strip from line ${LINE} on.
+// Rows times the columns that are staged from ${AT} on, into the memory of the scores from line ${LINE} on.
 {
   var s: array<coop_mat${EDGE}x${EDGE}<f32, C>, RM * CN>;
 #unroll UNROLL
@@ -19,7 +19,7 @@
     for (var j = 0u; j < CN; j++) {
       let value = s[i * CN + j];
       let at = ((${LINE} + wm + i * EDGE) * PITCH_S + (wn * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-      coopStoreT(value, &strip[at], pitch);
+      coopStoreT(value, &score_tiles[at], pitch);
     }
   }
 }

@@ -98,16 +98,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
   }
-#unroll
-  for (var r = 0u; r < THREAD_ROWS; r++) {
-    if (own + r < keys && wid.y * p.groups_x + wid.x < p.groups) {
-      let row = kv * keys + own + r;
-#unroll
-      for (var u = 0u; u < DK; u++) { put_k(row * size, size, lane + 4u * u, dk[r * DK + u]); }
-#unroll
-      for (var w = 0u; w < DV; w++) { put_v(row * size_v, size_v, lane + 4u * w, dv[r * DV + w]); }
-    }
-  }
+#include "flash_grad_kv_store.wgsl"
 }
 
 #include "keys.wgsl" VALID = "p.valid"

@@ -99,21 +99,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
   }
-#unroll
-  for (var r = 0u; r < THREAD_ROWS; r++) {
-    let t = own + r;
-    if (t < queries && wid.y * p.groups_x + wid.x < p.groups) {
-      // A query that sees no key gives zeros.
-      let part = select(1.0 / sum[r], 0.0, sum[r] == 0.0);
-#unroll
-      for (var w = 0u; w < DV; w++) { put((head * queries + t) * size_v, size_v, lane + 4u * w, acc[r * DV + w] * part); }
-#if SUMS
-      {
-        if (lane == 0u) { store_1(head * queries + t, top[r] + log(sum[r])); }
-      }
-#endif
-    }
-  }
+#include "flash_tiled_store.wgsl"
 }
 
 #if PAGED

@@ -8,6 +8,7 @@ use super::params::{AttentionParams, FILES, HeadSizes, MAX_HEAD, values};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{MAX, RowGroup, SUM};
 use crate::shader::{Template, U32, grid, indexable, params};
+use crate::tuning::MAX_WORKGROUP_THREADS;
 
 params! {
     /// What attention of one query and one head per workgroup reads at run time.
@@ -42,23 +43,30 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     split.or_else(|| decode(of, &z, groups, step, adapter))
 }
 
+/// Threads of a workgroup of `decode` at least: quads of a value.
+const MIN_THREADS: u32 = (MAX_HEAD / 4) as u32;
+/// Values of a tile that a thread asks for before the scores, at most.
+const MAX_PREFETCHED: u32 = 8;
+
 /// Few queries, one of one head for each of so many workgroups.
 fn decode(of: &AttentionKernel, z: &HeadSizes, groups: usize, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     // Few queries: more threads for each, since they share its keys; never less than a quad of a value each.
-    let most = adapter.workgroup_threads.clamp(64, 1024);
-    let workgroup = if z.s <= 128 {
-        128
-    } else if groups >= 512 {
-        256
+    let most = adapter.workgroup_threads.clamp(MIN_THREADS, MAX_WORKGROUP_THREADS);
+    let tuning = &adapter.tuning.attention;
+    let [few_keys, full, idle] = tuning.decode_threads;
+    let workgroup = if z.s <= tuning.decode_few_keys {
+        few_keys
+    } else if groups >= tuning.decode_full_groups {
+        full
     } else {
-        512
+        idle
     }
     .min(most);
     let dp = (z.dv.div_ceil(4).next_power_of_two() as u32).max(1);
     let quad = RowGroup { workgroup, size: 4, col_major: false };
     let whole = RowGroup { workgroup, size: workgroup, col_major: false };
     // Quads of a key for each of its four threads; and the tile's values that a thread asks for before the scores, out of `dp`.
-    let (dk, prefetched) = ((z.d.div_ceil(16)).next_power_of_two() as u32, dp.min(8));
+    let (dk, prefetched) = ((z.d.div_ceil(16)).next_power_of_two() as u32, dp.min(MAX_PREFETCHED));
     let consts = vec![
         ("DP", dp),
         ("DK", dk),

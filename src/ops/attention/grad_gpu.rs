@@ -7,11 +7,12 @@ use super::params::{FILES, FlashParams, HeadSizes, MAX_HEAD, Part, TiledParams, 
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{Template, grid, indexable};
+use crate::tuning::MIN_WORKGROUP_BYTES;
 
-/// Threads of a workgroup.
-const WORKGROUP: u32 = 128;
-/// The most rows that are staged together.
-const TILE: usize = 32;
+/// Rows that may be staged together, the most first.
+const TILES: [usize; 4] = [32, 16, 8, 4];
+/// Bytes of workgroup memory for what a kernel has besides staged rows.
+const OTHER_BYTES: usize = 1024;
 
 static FLASH_TILED: Template = Template::new("flash_tiled.wgsl", include_str!("flash_tiled.wgsl")).params(TiledParams::FIELDS).files(FILES);
 static FLASH_GRAD_Q: Template =
@@ -48,17 +49,18 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     }
     // Quads of a row for each of its four threads.
     let (dk, dv4) = (z.d.div_ceil(16).max(1), z.dv.div_ceil(16).max(1));
+    let tuning = &adapter.tuning.attention;
     // Two rows for four threads halve the reads of staged ones, as long as registers are enough.
-    let thread_rows = if by_key || dk + dv4 > 8 { 1 } else { 2 };
-    let room = (adapter.workgroup_bytes as usize).clamp(16_384, 32_768) - 1024;
-    let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
+    let thread_rows = if by_key || dk + dv4 > tuning.tiled_quads as usize { 1 } else { 2 };
+    let room = adapter.workgroup_bytes.min(tuning.tiled_bytes).max(MIN_WORKGROUP_BYTES) as usize - OTHER_BYTES;
+    let workgroup = tuning.tiled_threads.min(adapter.workgroup_threads.max(4));
     let rows = (workgroup / 4 * thread_rows) as usize;
     // Four bits for four weights of a tile, in words.
     let kept = if of.dropout > 0.0 { rows } else { 0 };
     if kept % 4 != 0 {
         return None;
     }
-    let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8 + kept) <= room)?;
+    let tile = TILES.into_iter().find(|n| n * (64 * (dk + dv4) + 8 + kept) <= room)?;
     let quad = RowGroup { workgroup, size: 4, col_major: false };
     let (dk, dv4) = (dk as u32, dv4 as u32);
     let consts = vec![("DK", dk), ("DV", dv4), ("THREAD_ROWS", thread_rows), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];

@@ -163,7 +163,7 @@ impl Kernel for PagedWriteKernel {
         if !indexable(&[k.count(), pool.count()]) {
             return None;
         }
-        let workgroup = 256.min(adapter.workgroup_threads.max(1));
+        let workgroup = adapter.tuning.rows.workgroup_threads[1].min(adapter.workgroup_threads.max(1));
         let grid = grid((rows * size).div_ceil(workgroup as usize))?;
         let params = PagedWriteParams {
             heads: U32::size(k[1])?,

@@ -38,6 +38,8 @@ pub(super) static FILES: &[(&str, &str)] = &[
     ("flash_coop_top.wgsl", include_str!("flash_coop_top.wgsl")),
     ("flash_elements_fetch.wgsl", include_str!("flash_elements_fetch.wgsl")),
     ("flash_keep.wgsl", include_str!("flash_keep.wgsl")),
+    ("flash_tiled_store.wgsl", include_str!("flash_tiled_store.wgsl")),
+    ("flash_grad_kv_store.wgsl", include_str!("flash_grad_kv_store.wgsl")),
     ("flash_queries.wgsl", include_str!("flash_queries.wgsl")),
     ("flash_stage.wgsl", include_str!("flash_stage.wgsl")),
     ("flash_tiles.wgsl", include_str!("flash_tiles.wgsl")),

@@ -30,12 +30,8 @@ params! {
 
 static BYTE_ENTROPY: Template = Template::new("byte_entropy.wgsl", include_str!("byte_entropy.wgsl")).params(ByteEntropyParams::FIELDS);
 
-/// Entries of a table up to which each workgroup has a copy.
-const SHARED_TABLE: usize = 1024;
-/// Threads whose histograms a compute unit holds.
-const UNIT_THREADS: usize = 512;
-/// Positions of a thread at least.
-const MIN_CHUNK: usize = 64;
+/// Bytes that differ, and so the counts of a histogram.
+const BYTES: usize = 256;
 
 /// Bytes and a table to entropies.
 pub fn byte_entropy(kernel: &ByteEntropyKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -45,13 +41,14 @@ pub fn byte_entropy(kernel: &ByteEntropyKernel, step: &Step, adapter: &AdapterIn
         return None;
     }
     // A thread fills its window first, so that more threads do more work.
-    let most = UNIT_THREADS * adapter.tuning.compute_units.max(1) as usize;
-    let chunk = (rows * cols / most).clamp(kernel.window / 4, 4 * kernel.window).max(MIN_CHUNK).min(cols).next_multiple_of(4);
+    let tuning = &adapter.tuning.byte_entropy;
+    let most = tuning.unit_threads.max(1).saturating_mul(adapter.tuning.compute_units.max(1) as usize);
+    let chunk = (rows * cols / most).clamp(kernel.window / 4, 4 * kernel.window).max(tuning.min_positions).min(cols).next_multiple_of(4);
     let chunks = cols.div_ceil(chunk.max(1));
-    let count_bits = if steps <= 256 { 8 } else { 16 };
-    let table = if steps <= SHARED_TABLE { steps.next_power_of_two() } else { 0 };
-    let room = (adapter.workgroup_bytes as usize).checked_sub(4 * table)? / (256 * count_bits / 8);
-    let workgroup = 1 << room.min(64).min(adapter.workgroup_threads as usize).checked_ilog2()?;
+    let count_bits = if steps <= BYTES { 8 } else { 16 };
+    let table = if steps <= tuning.table_entries { steps.next_power_of_two() } else { 0 };
+    let room = (adapter.workgroup_bytes as usize).checked_sub(4 * table)? / (BYTES * count_bits / 8);
+    let workgroup = 1 << room.min(tuning.workgroup_threads).min(adapter.workgroup_threads as usize).checked_ilog2()?;
     let grid = grid((rows * chunks).div_ceil(workgroup))?;
     let vec = (rows == 1 || cols % 4 == 0) && below % 4 == 0 && above % 4 == 0;
     let params = ByteEntropyParams {

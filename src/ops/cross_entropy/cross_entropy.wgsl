@@ -1,11 +1,11 @@
 // Loss and logarithm of Σ e^logit of each row of logits: ROW_THREADS threads a row, GROUP_ROWS rows a row group, which stay in registers where
-// they fit the RESIDENT packets of eight of each thread; otherwise maximum and sum are found in one pass.
+// they fit the RESIDENT vectors of eight of each thread; otherwise maximum and sum are found in one pass.
 // BACKWARD: (e^(logit − that logarithm) − [HOT and the class is the target]) · gradient of the row's loss.
 
 const LOWEST: f32 = -3.0e38;
 const REST: f32 = LOWEST;
 const ROW_GROUPS: u32 = WORKGROUP / ROW_THREADS;
-const PREFETCH: u32 = ${PREFETCH}; // packets that a row that is not resident has under way for a thread
+const PREFETCH: u32 = ${PREFETCH}; // vectors that a row that is not resident has under way for a thread
 var<private> thread: u32;
 
 // What a target says: its class, as far as there is one, and 1 where it counts. A negative i32 is a large u32.

@@ -58,10 +58,15 @@ pub(super) fn cutoff_rows(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     Some(kernel(adapter, true, grid, params))
 }
 
+/// Bits of a key that a pass over the logits looks at, and threads of a workgroup at most: where memory has this room, and elsewhere.
+const LARGE: (u32, u32) = (11, 1024);
+const LARGE_BYTES: u32 = 32 << 10;
+const SMALL: (u32, u32) = (8, 256);
+
 /// The kernel, of one row by the parameters or of as many rows by their own settings.
 fn kernel(adapter: &AdapterInfo, by_row: bool, rows: u32, params: CutoffParams) -> Wgsl {
     // Two words a bin and two a thread.
-    let (bits, most) = if adapter.workgroup_bytes >= 32 << 10 { (11, 1024) } else { (8, 256) };
+    let (bits, most) = if adapter.workgroup_bytes >= LARGE_BYTES { LARGE } else { SMALL };
     let workgroup = 1 << adapter.workgroup_threads.clamp(1, most).ilog2();
     let group = RowGroup { workgroup, size: workgroup, col_major: false };
     let largest = Combine { ty: "u32", expr: "max(a, b)", builtin: Some("subgroupMax") };

@@ -8,6 +8,7 @@ use crate::ops::matmul::gemv::with_values;
 use crate::ops::matmul::weights::{Items, Weights};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::{StartParams, Template, U32, grid, params, subgroup_barrier};
+use crate::tuning::ExpertTuning;
 
 params! {
     /// What the kernel reads at run time.
@@ -37,6 +38,7 @@ static EXPERT_MATMUL_COOP: Template =
     Template::new("expert_matmul_coop.wgsl", include_str!("expert_matmul_coop.wgsl")).params(ExpertCoopParams::FIELDS).files(&[
         ("expert_coop_fetch.wgsl", include_str!("expert_coop_fetch.wgsl")),
         ("expert_coop_stage.wgsl", include_str!("expert_coop_stage.wgsl")),
+        ("expert_coop_store.wgsl", include_str!("expert_coop_store.wgsl")),
         STAGING,
         OPERANDS[0],
         OPERANDS[1],
@@ -45,22 +47,9 @@ static EXPERT_MATMUL_COOP: Template =
         OPERANDS[4],
     ]);
 
-/// Subgroups of a workgroup.
-const SUBGROUPS: u32 = 4;
-/// Pairs that are multiplied at a time, from so many for each expert on. Each time an expert's weights are unpacked again, so that all of its pairs are
-/// multiplied at once where they fit: one expert's last workgroup may be what all wait for.
-const TILE_PAIRS: [(u32, usize); 2] = [(64, 16), (32, 0)];
-/// Rows of weights of a workgroup.
-const TILE_ROWS: [u32; 2] = [128, 64];
-/// Columns of a step at least; some formats have items across twice as many.
-const MIN_STEP: u32 = 64;
-/// Fours of experts that a thread reads at once while pairs are looked for.
-const VEC4_READS: u32 = 2;
-/// With more pairs than these in the list, they are multiplied before others are looked for.
-const FULL_LIST: u32 = 512;
-
 /// How a workgroup's work is cut.
-struct ExpertTile {
+struct ExpertTile<'a> {
+    tuning: &'a ExpertTuning,
     /// Pairs that are multiplied at a time.
     height: u32,
     /// Rows of weights.
@@ -72,31 +61,32 @@ struct ExpertTile {
     workgroup: u32,
 }
 
-impl ExpertTile {
+impl ExpertTile<'_> {
     /// The first of these sizes that fits the adapter, with `pairs` pairs for each expert.
-    fn pick(pairs: usize, weights: Items, adapter: &AdapterInfo) -> Option<ExpertTile> {
-        let (edge, workgroup) = (adapter.coop, SUBGROUPS * adapter.subgroup);
-        let step = MIN_STEP.next_multiple_of(4 * weights.span * weights.quad_strips);
+    fn pick(pairs: usize, weights: Items, adapter: &AdapterInfo) -> Option<ExpertTile<'_>> {
+        let tuning = &adapter.tuning.experts;
+        let (edge, subgroups, workgroup) = (adapter.coop, tuning.subgroups, tuning.subgroups * adapter.subgroup);
+        let step = tuning.min_step.next_multiple_of(4 * weights.span * weights.quad_runs);
         let items = step / (4 * weights.quads);
-        let heights = TILE_PAIRS.iter().filter(|h| pairs >= h.1).map(|h| h.0);
-        let tiles = heights.flat_map(|height| TILE_ROWS.map(|width| ExpertTile { height, width, step, items, workgroup }));
+        let heights = tuning.tile_pairs.iter().filter(|h| pairs >= h[1] as usize).map(|h| h[0]);
+        let tiles = heights.flat_map(|height| tuning.tile_rows.map(|width| ExpertTile { tuning, height, width, step, items, workgroup }));
         tiles.into_iter().find(|t| {
-            let whole = t.height % edge == 0 && t.width % (SUBGROUPS * edge) == 0 && step % edge == 0;
+            let whole = t.height % edge == 0 && t.width % (subgroups * edge) == 0 && step % edge == 0;
             let shared = (t.height * step / 8) % workgroup == 0 && (t.width * items) % workgroup == 0;
             // Both tiles, a matrix of each subgroup, the list and its length, and what the staging's file counts in.
-            let bytes = 2 * (t.height + t.width) * (step + 8) + 4 * SUBGROUPS * edge * (edge + 4) + 4 * (t.list() + 2);
+            let bytes = 2 * (t.height + t.width) * (step + 8) + 4 * subgroups * edge * (edge + 4) + 4 * (t.list() + 2);
             whole && shared && bytes <= adapter.workgroup_bytes && workgroup <= adapter.workgroup_threads
         })
     }
 
     /// Pairs that are looked through at a time.
     fn segment(&self) -> u32 {
-        4 * VEC4_READS * self.workgroup
+        4 * self.tuning.vec4_reads * self.workgroup
     }
 
     /// Pairs for which the list has room.
     fn list(&self) -> u32 {
-        FULL_LIST + self.segment()
+        self.tuning.full_list + self.segment()
     }
 
     /// The sizes that loops are written out by.
@@ -109,12 +99,12 @@ impl ExpertTile {
             ("LOADS_A", self.height * self.step / 8 / self.workgroup),
             ("LOADS_B", self.width * self.items / self.workgroup),
             ("WARPS_M", 1),
-            ("WARPS_N", SUBGROUPS),
+            ("WARPS_N", self.tuning.subgroups),
             ("FRAGMENTS_M", self.height / edge),
-            ("FRAGMENTS_N", self.width / SUBGROUPS / edge),
-            ("STRIP_FRAGMENTS", 1),
+            ("FRAGMENTS_N", self.width / self.tuning.subgroups / edge),
+            ("STAGED_FRAGMENTS", 1),
             ("STEPS", self.step / edge),
-            ("VEC4_READS", VEC4_READS),
+            ("VEC4_READS", self.tuning.vec4_reads),
             ("SEGMENT", self.segment()),
             ("LIST", self.list()),
             ("EDGE", edge),

@@ -156,30 +156,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         workgroupBarrier();
       }
-      // A matrix's elements cannot be touched: a matrix at a time leaves through memory of its subgroup.
-#unroll UNROLL
-      for (var i = 0u; i < FRAGMENTS_M + zero; i++) {
-#unroll UNROLL
-        for (var j = 0u; j < FRAGMENTS_N + zero; j++) {
-          let value = acc[i * FRAGMENTS_N + j];
-          coopStoreT(value, &strip[sub * STRIP_SIZE / UNIT], STRIP_PITCH / UNIT);
-          subgroup_barrier();
-          for (var u = lane; u < STRIP_EIGHTS; u += SUBGROUP) {
-            let r = u / (STRIP_COLS / 8u); let c = u % (STRIP_COLS / 8u) * 8u;
-            let m = m0 + i * EDGE + r; let n = n0 + wn + j * EDGE + c;
-            let at = sub * STRIP_SIZE + r * STRIP_PITCH + c;
-            if (m < found && n < p.n) {
-              row_start = list[m] * p.n;
-#if BIASED
-              store_row8(row_start + n, p.n - n, sums(at) + bias4(expert, n), sums(at + 4u) + bias4(expert, n + 4u));
-#else
-              store_row8(row_start + n, p.n - n, sums(at), sums(at + 4u));
-#endif
-            }
-          }
-          subgroup_barrier();
-        }
-      }
+#include "expert_coop_store.wgsl"
     }
   }
 }

@@ -50,20 +50,8 @@ static EXPERT_MATMUL: Template =
 static EXPERT_MATMUL_GROUPED: Template =
     Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(&OPERANDS);
 
-/// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair: usually, and with matrix units, for which
-/// further pairs cost next to nothing, so that it pays as soon as weights would be read twice.
-const GROUPED_MIN_PAIRS: [usize; 2] = [4, 2];
-/// Of how many pairs weights are read at once.
-const PAIRS_PER_READ: u32 = 8;
-/// How many pairs are looked through before their products are made.
-const SEGMENT_PAIRS: u32 = 1024;
-/// Items of all products that a thread has on their way at once, at most: with more it has too few registers to share a processor with others.
-const MAX_PREFETCH: u32 = 3;
-
-/// Whether `pairs` pairs are so many that each expert's weights are read once for all of its own, by `matrices` or without.
-pub(super) fn grouped(pairs: usize, experts: usize, matrices: bool) -> bool {
-    pairs >= GROUPED_MIN_PAIRS[usize::from(matrices)] * experts
-}
+/// Threads of a row of weights at least, and at most where rows fill the GPU.
+const ROW_THREADS: [u32; 2] = [4, 32];
 
 /// The sizes of a step, and how its operands are read.
 struct ExpertStep<'a> {
@@ -107,26 +95,27 @@ impl<'a> ExpertStep<'a> {
 
     /// Whether each expert's weights are read once for all of its pairs.
     fn grouped(&self) -> bool {
-        self.weights.len() == 1 && !self.of.summed && grouped(self.pairs, self.experts, self.of.matrices)
+        self.weights.len() == 1 && !self.of.summed && self.of.grouped(self.pairs, self.experts)
     }
 
     fn threads(&self, adapter: &AdapterInfo) -> Threads {
         let most = 1 << adapter.workgroup_threads.max(1).ilog2();
         let items = self.k.div_ceil(4 * self.weights[0].shape.quads as usize) * self.summed;
-        let mut lanes = (items.next_power_of_two() as u32).clamp(4, 32).min(most);
+        let mut lanes = (items.next_power_of_two() as u32).clamp(ROW_THREADS[0], ROW_THREADS[1]).min(most);
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
+        let narrow = adapter.tuning.gemv.workgroup_threads[0];
         let mut prefetch = 1;
         if !self.grouped() {
             // Where rows leave the GPU idle, more threads share one, so that more of it is on its way at once.
             let rows = self.pairs / self.summed * self.n;
-            while rounds(lanes) > 2 && rows * lanes as usize * 2 <= adapter.tuning.gemv.full_threads && lanes * 2 <= most.min(128) {
+            while rounds(lanes) > 2 && rows * lanes as usize * 2 <= adapter.tuning.gemv.full_threads && lanes * 2 <= most.min(narrow) {
                 lanes *= 2;
             }
             // As many each time.
             let all = rounds(lanes).max(1);
-            prefetch = all.div_ceil(all.div_ceil((MAX_PREFETCH / self.weights.len() as u32).max(1)));
+            prefetch = all.div_ceil(all.div_ceil((adapter.tuning.experts.in_flight / self.weights.len() as u32).max(1)));
         }
-        Threads { workgroup: 128.min(most).max(lanes), lanes, prefetch }
+        Threads { workgroup: narrow.min(most).max(lanes), lanes, prefetch }
     }
 
     fn params(&self, tiles: usize, groups_x: u32) -> Option<ExpertMatMulParams> {
@@ -174,10 +163,11 @@ pub(super) fn expert_matmul(of: &ExpertMatMulKernel, step: &Step, adapter: &Adap
     }
     let (weights, quads) = (&sizes.weights[0], sizes.weights[0].shape.quads);
     let x_quads = direct.map_or(1, |(_, dtype)| 16 / (4 * dtype.block_bytes() as u32));
+    let tuning = &adapter.tuning.experts;
     let mut consts = consts(weights).to_vec();
     consts.push(("LANES", lanes));
     consts.extend(match grouped {
-        true => [("PAIRS", PAIRS_PER_READ), ("SEGMENT", SEGMENT_PAIRS), ("PREFETCH", prefetch)],
+        true => [("PAIRS", tuning.pairs_per_read), ("SEGMENT", tuning.segment_pairs), ("PREFETCH", prefetch)],
         false => [("X_QUADS", x_quads), ("X_ROWS", quads / x_quads), ("PREFETCH", prefetch)],
     });
     let mut values = values(weights, sizes.k, direct.is_some(), row_group.function("row_sum", SUM, adapter));

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// x `[rows, K]`, weights `[E, N, K]` and experts `[pairs]`, as many for each row, to `[pairs, N]`. Behind these loads are the biases `[E, N]` or the
 /// factors `[pairs]`, where there are some, and the second product's weights and biases.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct ExpertMatMulKernel {
     /// Whether an expert's bias is added.
     pub bias: bool,
@@ -29,8 +29,17 @@ pub struct ExpertMatMulKernel {
     pub summed: bool,
     /// Whether there is a second product of the same pairs, by weights of the same shape. Its store may read what the first's has written.
     pub second: bool,
-    /// Whether matrix units multiply these rows and weights, where there are many pairs.
-    pub matrices: bool,
+    /// Pairs of an expert, on average, from which each expert's weights are read once for all of its own.
+    pub grouped_min_pairs: usize,
+}
+
+/// The same where no tuning table says it.
+const GROUPED_MIN_PAIRS: usize = 4;
+
+impl Default for ExpertMatMulKernel {
+    fn default() -> ExpertMatMulKernel {
+        ExpertMatMulKernel { bias: false, summed: false, second: false, grouped_min_pairs: GROUPED_MIN_PAIRS }
+    }
 }
 
 /// Rows of one expert up to which its weights are streamed past them instead of decoded.
@@ -94,6 +103,10 @@ impl<'a> Stored<'a> {
 }
 
 impl ExpertMatMulKernel {
+    /// Whether `pairs` pairs are so many that each expert's weights are read once for all of its own.
+    fn grouped(&self, pairs: usize, experts: usize) -> bool {
+        pairs >= self.grouped_min_pairs.saturating_mul(experts)
+    }
     fn products(&self) -> usize {
         1 + usize::from(self.second)
     }
@@ -270,7 +283,7 @@ impl Kernel for ExpertMatMulKernel {
     /// Of few pairs: of many, one expert's weights are read for all of its own, a product at a time.
     fn gemv_products(&self, step: &Step) -> Option<FusedGemv> {
         let (s, weights) = (ExpertSizes::of(step), &step.loads[1]);
-        if self.summed || self.second || gpu::grouped(s.pairs, s.experts, self.matrices) {
+        if self.summed || self.second || self.grouped(s.pairs, s.experts) {
             return None;
         }
         Weights::of(weights, s.k).raw?;
@@ -287,14 +300,16 @@ struct ExpertMatMul {
     bias: bool,
     /// Whether the pairs of a row of ids are multiplied by factors and added up. Has no gradient.
     summed: bool,
-    /// See [`by_matrices`].
-    matrices: bool,
+    /// See [`grouped_min_pairs`].
+    grouped_min_pairs: usize,
 }
 
-/// Whether matrix units multiply these rows and weights: both are f16 or, weights, unpacked to it. Fewer pairs are many then.
-fn by_matrices(x: &Tensor, weights: &Tensor) -> bool {
+/// Pairs of an expert, on average, from which its weights are read once for all of them. With matrix units, which multiply rows and weights where both are
+/// f16 or weights are unpacked to it, fewer pairs are many.
+fn grouped_min_pairs(x: &Tensor, weights: &Tensor) -> usize {
     let halves = x.dtype() == DType::F16 && (weights.dtype() == DType::F16 || weights.dtype().is_block());
-    halves && x.device().backend().matrices()
+    let by_matrices = halves && x.device().backend().matrices();
+    x.device().backend().tuning_in_force().map_or(GROUPED_MIN_PAIRS, |t| t.experts.grouped_min_pairs[usize::from(by_matrices)])
 }
 
 impl Op for ExpertMatMul {
@@ -302,7 +317,7 @@ impl Op for ExpertMatMul {
         "expert_matmul"
     }
     fn key(&self, key: &mut Key) {
-        key.word(u64::from(self.bias) | u64::from(self.summed) << 1 | u64::from(self.matrices) << 2);
+        key.word(u64::from(self.bias) | u64::from(self.summed) << 1).word(self.grouped_min_pairs as u64);
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         None
@@ -324,7 +339,12 @@ impl Op for ExpertMatMul {
             loads.push((factors, Layout::contiguous(inputs[factors].shape), Shape::of(&[pairs])));
         }
         Lowered::Kernel {
-            kernel: Arc::new(ExpertMatMulKernel { bias: self.bias, summed: self.summed, second: false, matrices: self.matrices }),
+            kernel: Arc::new(ExpertMatMulKernel {
+                bias: self.bias,
+                summed: self.summed,
+                second: false,
+                grouped_min_pairs: self.grouped_min_pairs,
+            }),
             loads,
             stores: vec![(0, Layout::contiguous(y), Shape::of(&[if self.summed { ids[0] } else { pairs }, w[1]]))],
         }
@@ -403,7 +423,7 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn expert_sum(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor, factors: &Tensor) -> TensorResult<Tensor> {
         // Nothing would write the sums of no pairs.
-        let grouped = gpu::grouped(ids.numel(), weights.dims()[0], by_matrices(self, weights));
+        let grouped = ids.numel() >= grouped_min_pairs(self, weights).saturating_mul(weights.dims()[0]);
         let stored = grouped || ids.numel() == 0 || Mode::learns([self, weights, factors].into_iter().chain(bias));
         match stored {
             true => self.expert_linear(weights, bias, ids)?.mul(&factors.unsqueeze(-1)?)?.sum(&[1], false)?.cast(self.dtype()),
@@ -435,7 +455,7 @@ impl Tensor {
         }
         let x = if self.dtype().compute() == dtype.compute() { self.clone() } else { self.cast(dtype)? };
         let w = if weights.dtype().compute() == dtype.compute() { weights.clone() } else { weights.cast(dtype)? };
-        let matrices = by_matrices(&x, &w);
+        let grouped_min_pairs = grouped_min_pairs(&x, &w);
         let mut inputs: Inputs = smallvec::smallvec![x, w, ids.cast(DType::I32)?];
         if let Some(bias) = bias {
             if bias.dims() != [weights.dims()[0], n] {
@@ -451,7 +471,7 @@ impl Tensor {
             }
             inputs.push(factors.cast(dtype.compute())?);
         }
-        let op = ExpertMatMul { bias: bias.is_some(), summed: factors.is_some(), matrices };
+        let op = ExpertMatMul { bias: bias.is_some(), summed: factors.is_some(), grouped_min_pairs };
         Tensor::op1(op, inputs, Default::default(), Meta { dtype, shape }, at)
     }
 }

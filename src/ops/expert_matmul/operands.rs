@@ -9,8 +9,8 @@ pub(super) const OPERANDS: [(&str, &str); 5] =
 
 /// The sizes of an item of weights.
 pub(super) fn consts(weights: &Weights) -> [(&'static str, u32); 4] {
-    let Items { quads, quad_strips, span, parts, .. } = weights.shape;
-    [("QUADS", quads), ("STRIPS", quad_strips), ("SPAN", span), ("PARTS", parts.max(1))]
+    let Items { quads, quad_runs, span, parts, .. } = weights.shape;
+    [("QUADS", quads), ("RUNS", quad_runs), ("SPAN", span), ("PARTS", parts.max(1))]
 }
 
 /// What the included files ask for besides: rows of `k` columns, those of x in whole eights that are read as they are if they are `raw_x`, and the

@@ -24,7 +24,7 @@ pub fn gather(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (table, count) = (&step.loads[0].shape, step.loads[1].shape.count());
     let (rows, inner) = (table[0], table[1]);
     let vec = inner % 4 == 0;
-    let workgroup = 256.min(adapter.workgroup_threads.max(1));
+    let workgroup = adapter.tuning.rows.workgroup_threads[1].min(adapter.workgroup_threads.max(1));
     let threads = count.checked_mul(if vec { inner / 4 } else { inner })?;
     if rows == 0 || !indexable(&[table.count(), count * inner]) {
         return None;

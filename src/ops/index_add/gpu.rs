@@ -31,7 +31,7 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
     let (table, count) = (&step.loads[0].shape, step.loads[1].shape.count());
     let (rows, inner) = (table[0], table[1]);
     let vec = inner % 4 == 0;
-    let workgroup = 256.min(adapter.workgroup_threads.max(1));
+    let workgroup = adapter.tuning.rows.workgroup_threads[1].min(adapter.workgroup_threads.max(1));
     if !indexable(&[table.count(), count.checked_mul(inner)?]) {
         return None;
     }

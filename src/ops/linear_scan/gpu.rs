@@ -28,11 +28,11 @@ params! {
 
 static LINEAR_SCAN: Template = Template::new("linear_scan.wgsl", include_str!("linear_scan.wgsl")).params(LinearScanParams::FIELDS);
 
-/// Threads that share a column.
+/// Threads that share a column. With the rows that a thread may have they are the rows of a state at most, for which there is no other kernel.
 const SLICES: usize = 8;
-/// Columns of a workgroup.
+/// Columns of a workgroup, so that it has 128 threads, which every adapter allows.
 const COLUMNS: usize = 16;
-/// The most rows of a column that a thread has.
+/// The most rows of a column that a thread has, in registers.
 const MAX_ROWS: usize = 64;
 
 /// A workgroup has some columns of the state of one head, in registers, and goes through all tokens.

@@ -152,6 +152,7 @@ pub(crate) const STAGING: (&str, &str) = ("gemm_coop_staging.wgsl", include_str!
 static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
     ("gemm_coop_elements.wgsl", include_str!("gemm_coop_elements.wgsl")),
     ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
+    ("gemm_coop_prefetch.wgsl", include_str!("gemm_coop_prefetch.wgsl")),
     ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
     ("gemm_coop_store.wgsl", include_str!("gemm_coop_store.wgsl")),
     STAGING,
@@ -254,8 +255,8 @@ impl GemmPlan {
             ("LOADS_A", self.side[0] * bk / 8 / self.workgroup),
             ("LOADS_B", self.side[1] * bk / 8 / self.workgroup),
             ("STEPS", bk / edge),
-            ("STRIP_FRAGMENTS", staged_fragments),
-            ("STRIPS", fragments[1] / staged_fragments),
+            ("STAGED_FRAGMENTS", staged_fragments),
+            ("STAGINGS", fragments[1] / staged_fragments),
             ("TURNS", self.staged_eights(edge).div_ceil(adapter.subgroup)),
             ("SPLITS", self.config.splits),
             ("HALF", fragments[1] / 2),
@@ -387,7 +388,7 @@ fn split_lines(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(
     let (lines, length) = if transposed { (k, rows) } else { (rows, k) };
     let dims = source.layout.shape.dims();
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).and_then(|n| u32::try_from(n / 8).ok());
-    let pieces = || dims.iter().copied().filter(|&d| d >= 8 && d.is_power_of_two() && length.is_multiple_of(d));
+    let pieces = || dims.iter().copied().filter(|&d| d.is_multiple_of(8) && d.is_power_of_two() && length.is_multiple_of(d));
     let groups = || dims.iter().copied().filter(|&d| d > 0 && lines.is_multiple_of(d));
     pieces().flat_map(|p| groups().map(move |g| (p, g))).find_map(|(p, g)| {
         let (of_lines, of_length) = ([lines / g, g], [length / p, p]);

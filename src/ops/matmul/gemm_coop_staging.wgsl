@@ -1,20 +1,20 @@
-// Memory of the strips through which the results of gemm_coop.wgsl and expert_matmul_coop.wgsl leave, and how eight of a row are stored.
-const STRIP_COLS: u32 = STRIP_FRAGMENTS * EDGE; // columns of a strip
-const STRIP_PITCH: u32 = STRIP_COLS + 4u;
-const STRIP_SIZE: u32 = EDGE * STRIP_PITCH;
-const STRIP_EIGHTS: u32 = EDGE * STRIP_COLS / 8u; // of a strip
+// Memory in which the results of gemm_coop.wgsl and expert_matmul_coop.wgsl are staged, and how eight of a row are stored.
+const STAGING_COLS: u32 = STAGED_FRAGMENTS * EDGE; // columns that a subgroup stages at a time
+const STAGING_PITCH: u32 = STAGING_COLS + 4u;
+const STAGING_SIZE: u32 = EDGE * STAGING_PITCH;
+const STAGING_EIGHTS: u32 = EDGE * STAGING_COLS / 8u; // of what it stages
 const TILE_EIGHTS: u32 = BM * BN / 8u; // eights of a tile
 var<workgroup> arrived: u32;
 var<private> row_start: u32;
 
 #if COOP_VECTORS
-var<workgroup> strip: array<vec4<f32>, WARPS_M * WARPS_N * STRIP_SIZE / 4u>;
-fn sum(at: u32) -> f32 { return strip[at / 4u][at % 4u]; }
-fn sums(at: u32) -> vec4<f32> { return strip[at / 4u]; }
+var<workgroup> staging: array<vec4<f32>, WARPS_M * WARPS_N * STAGING_SIZE / 4u>;
+fn sum(at: u32) -> f32 { return staging[at / 4u][at % 4u]; }
+fn sums(at: u32) -> vec4<f32> { return staging[at / 4u]; }
 #else
-var<workgroup> strip: array<f32, WARPS_M * WARPS_N * STRIP_SIZE>;
-fn sum(at: u32) -> f32 { return strip[at]; }
-fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
+var<workgroup> staging: array<f32, WARPS_M * WARPS_N * STAGING_SIZE>;
+fn sum(at: u32) -> f32 { return staging[at]; }
+fn sums(at: u32) -> vec4<f32> { return vec4<f32>(staging[at], staging[at + 1u], staging[at + 2u], staging[at + 3u]); }
 #endif
 
 // Eight results of a row, of which `there` are columns.

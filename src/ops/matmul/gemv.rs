@@ -3,8 +3,9 @@
 use super::weights::{Items, WEIGHTS_ITEMS, WEIGHTS_LOADS, WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, KernelParam, Load, Normalization, Source, Wgsl};
-use crate::shader::row_group::{RowGroup, SUM, SUMS};
+use crate::shader::row_group::{RowGroup, SUM, SUMS, subgroup_threads};
 use crate::shader::{F32, Template, TemplateValue, U32, grid, params, start};
+use crate::tuning::MIN_WORKGROUP_BYTES;
 
 /// Products of one left side `[batch, M, K]`, of which M is small.
 pub(super) struct Gemv<'a> {
@@ -87,6 +88,15 @@ pub(super) const FILES: &[(&str, &str)] = &[
 
 static GEMV: Template = Template::new("gemv.wgsl", include_str!("gemv.wgsl")).params(GemvParams::FIELDS).files(FILES);
 
+/// Threads of a weight row, the most first; rows that are shared by more are those of several subgroups.
+const WIDTHS: [u32; 4] = [32, 16, 8, 4];
+/// Groups of a workgroup at least: its results are written four at a time.
+const GROUPS: u32 = 4;
+/// Bytes of workgroup memory for what a kernel has besides activations.
+const OTHER_BYTES: usize = 4096;
+/// Quads that a thread asks for together while activations are staged.
+const MAX_AT_ONCE: u32 = 8;
+
 /// How a workgroup shares b's rows.
 #[derive(Clone, Copy, Debug)]
 struct GemvConfig {
@@ -106,43 +116,47 @@ impl GemvConfig {
     fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> GemvConfig {
         let (block, tuning) = (shape.quads == 8, &adapter.tuning.gemv);
         let most = adapter.workgroup_threads.max(1);
-        let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
+        let widest = subgroup_threads(adapter);
+        let [direct_items, staged_items, shared_items] = tuning.in_flight;
+        let [narrow, wide] = tuning.workgroup_threads;
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         // At most `most` rounds at once, as many each time.
         let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
         // The widest group that leaves few lanes idle in its last round.
         let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
-        let full = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
+        let full = WIDTHS.into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > tuning.busy_lanes as f32).unwrap_or(4.min(widest));
         if direct && mt == 1 {
             // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Where rows leave
             // the GPU idle, several subgroups share one, so that all of it is on its way at once.
             let mut lanes = if block && rows >= tuning.busy_rows { full } else { widest };
-            while rounds(lanes) > 4 && rows * lanes as usize * 2 <= tuning.full_threads && lanes * 8 <= most {
+            while rounds(lanes) > direct_items && rows * lanes as usize * 2 <= tuning.full_threads && 2 * lanes * GROUPS <= most {
                 lanes *= 2;
             }
             // Unpacking is work, and rows of a group share what they read of the activations.
             let (each, prefetch) = match rounds(lanes) {
-                _ if block && rows * lanes as usize >= tuning.full_threads => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
-                r @ 1..=4 => (1, r),
-                _ => (1, if block { 1 } else { 4 }),
+                _ if block && rows * lanes as usize >= tuning.full_threads => {
+                    (if items >= tuning.four_rows_items && shape.planes < 3 { 4 } else { 2 }, 1)
+                }
+                r if (1..=direct_items).contains(&r) => (1, r),
+                _ => (1, if block { 1 } else { direct_items }),
             };
-            let workgroup = if block && rows < tuning.busy_rows { 128 } else { 256 };
-            return GemvConfig { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, prefetch, staged: false };
+            let workgroup = if block && rows < tuning.busy_rows { narrow } else { wide };
+            return GemvConfig { workgroup: workgroup.min(most).max(GROUPS * lanes).min(most), lanes, rows: each, prefetch, staged: false };
         }
         if rows < tuning.busy_rows {
             // The time is latency: as many threads as there are, and few rounds.
-            let prefetch = even(if mt > 2 { 2 } else { 3 });
-            let workgroup = if rows < 1024 { 128 } else { 256 };
+            let prefetch = even(if mt > 2 { shared_items } else { staged_items });
+            let workgroup = if rows < tuning.wide_workgroup_rows { narrow } else { wide };
             return GemvConfig { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, prefetch, staged: true };
         }
         // The time is work: several rows a group, which share what they read of the activations, where that is most of the reading.
         let lanes = full;
         let (rows, prefetch) = match (block, mt) {
             (true, 1) => (2, 1),
-            (false, 1) => (1, rounds(lanes).clamp(1, 3)),
+            (false, 1) => (1, rounds(lanes).clamp(1, staged_items)),
             _ => (mt.min(4) as u32, 1),
         };
-        GemvConfig { workgroup: 256.min(most).max(widest), lanes, rows, prefetch, staged: true }
+        GemvConfig { workgroup: wide.min(most).max(widest), lanes, rows, prefetch, staged: true }
     }
 }
 
@@ -282,7 +296,8 @@ impl GemvPlan {
             config.rows = 2 * config.rows.div_ceil(2);
         }
         let packed = halves.is_some();
-        let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (if packed { 8 } else { 16 } * quads * mt);
+        let bytes = adapter.workgroup_bytes.min(adapter.tuning.gemv.workgroup_bytes[0]).max(MIN_WORKGROUP_BYTES) as usize;
+        let room = (bytes - OTHER_BYTES) / (if packed { 8 } else { 16 } * quads * mt);
         // A chunk is whole rounds of the threads; a row that is normalised is one chunk.
         while norm.is_some() && config.prefetch > 1 && items.next_multiple_of((config.lanes * config.prefetch) as usize) > room {
             config.prefetch -= 1;
@@ -313,7 +328,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     let [batch, _, k] = *g.a.shape.dims() else { return None };
     let plan = GemvPlan::of(g)?;
     let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, start, packed } = plan;
-    let Items { planes, quads, quad_strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
+    let Items { planes, quads, quad_runs, span, parts, shifted, .. } = g.products.first()?.1.shape;
     let block = (workgroup / lanes * rows / pairs) as usize;
     let (params, raw, grid) = g.dispatch(block, start)?;
     // One quad a thread at most.
@@ -344,13 +359,13 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
         ("QUADS", quads),
         ("X_QUADS", x_quads),
         ("X_ROWS", quads / x_quads),
-        ("STRIPS", quad_strips),
+        ("RUNS", quad_runs),
         ("SPAN", span),
         ("PARTS", parts),
         ("CHUNK", chunk as u32),
         ("PAIR", pairs),
         ("RESIDENT_X", resident_x),
-        ("AT_ONCE", if start.is_some() && packed { resident_x.div_ceil(2) } else { resident_x }.clamp(1, 8)),
+        ("AT_ONCE", if start.is_some() && packed { resident_x.div_ceil(2) } else { resident_x }.clamp(1, MAX_AT_ONCE)),
     ];
     consts.extend(switches);
     consts.extend(g.norm_switches());

@@ -60,8 +60,8 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
 #include "quant/item_order.wgsl"
 // The place in workgroup memory of quad v of a chunk: quad c of item i goes to c * STRIDE + i, so that neighbouring lanes read neighbouring quads.
 fn place_of(m: u32, v: u32) -> u32 {
-  let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
-  return (m * QUADS + c) * STRIDE + v / (SPAN * STRIPS) * SPAN_ITEMS + v % SPAN / WIDTH;
+  let c = v % (SPAN * RUNS) / SPAN * WIDTH + v % WIDTH;
+  return (m * QUADS + c) * STRIDE + v / (SPAN * RUNS) * SPAN_ITEMS + v % SPAN / WIDTH;
 }
 
 struct Pair { a: vec4<f32>, b: vec4<f32> }

@@ -9,17 +9,20 @@ use crate::shader::Template;
 /// Rows in flight at once, as many as `rows_sum` adds up.
 const ROWS_IN_FLIGHT: u32 = 2;
 
+/// Threads of a subgroup at least: each leaves a sum of every row in workgroup memory, where the subgroups' sums are added up.
+const MIN_SUBGROUP: u32 = 8;
+
 static GEMV_INT8: Template = Template::new("gemv_int8.wgsl", include_str!("gemv_int8.wgsl")).params(GemvParams::FIELDS).files(FILES);
 
 /// One row, normalised or not, times each of the products' weights.
 pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
     let [1, 1, k] = *a.shape.dims() else { return None };
-    let Items { planes, quads, quad_strips, span, parts, shifted, integers, .. } = products.first()?.1.shape;
+    let Items { planes, quads, quad_runs, span, parts, shifted, integers, .. } = products.first()?.1.shape;
     let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.gemv);
     let [min_blocks, min_row_blocks] = tuning.int8_min_blocks;
     let (items, all) = (k / 32, products.iter().map(|p| p.0).sum::<usize>());
-    if !integers || !adapter.byte_dots || subgroup < 8 || quads != 8 || items < min_row_blocks || all * items < min_blocks {
+    if !integers || !adapter.byte_dots || subgroup < MIN_SUBGROUP || quads != 8 || items < min_row_blocks || all * items < min_blocks {
         return None;
     }
     let halves = a.plain().filter(|s| s.dtype == DType::F16).and_then(|s| by_sixteen_bytes(s, k))?;
@@ -32,7 +35,8 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     }
     let pairs = if gated { 2 } else { 1 };
     // Rows in groups of four, of each product.
-    let rows = (all * workgroup as usize / tuning.int8_full_threads.max(1)).clamp(8, 32).next_multiple_of(4 * pairs as usize) as u32;
+    let [least, most] = tuning.int8_rows;
+    let rows = (all * workgroup as usize / tuning.int8_full_threads.max(1)).clamp(least, most).next_multiple_of(4 * pairs as usize) as u32;
     let steps = rows / ROWS_IN_FLIGHT;
     let block = (ROWS_IN_FLIGHT / pairs * steps) as usize;
     let vec_out = block % 4 == 0 && products.iter().all(|p| p.0 % 4 == 0);
@@ -43,7 +47,7 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("STEPS", steps),
-        ("STRIPS", quad_strips),
+        ("RUNS", quad_runs),
         ("SPAN", span),
         ("ROWS", ROWS_IN_FLIGHT),
         ("PARTS", parts),

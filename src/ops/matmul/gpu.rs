@@ -10,7 +10,7 @@ use super::weights::{WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, FusedGemv, Step, Wgsl};
 use crate::shader::{Template, TemplateValue, U32, col_major, grid, indexable, params, start};
-use crate::tuning::GEMV_ROW_LIMIT;
+use crate::tuning::{GEMV_ROW_LIMIT, MIN_WORKGROUP_BYTES};
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
 pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -87,17 +87,26 @@ params! {
 static GEMV_COL_MAJOR: Template =
     Template::new("gemv_col_major.wgsl", include_str!("gemv_col_major.wgsl")).params(GemvColMajorParams::FIELDS);
 
+/// Rows of b of a workgroup of `gemv_col_major`: neighbours in memory, which its threads read side by side.
+const COLS: u32 = 32;
+/// Activations of all rows that such a workgroup stages, and those of a row at least.
+const STAGED: [usize; 2] = [2048, 64];
+/// Threads of such a workgroup where memory has no room for the sums of more.
+const FEWER_THREADS: u32 = 128;
+
 /// Up to eight rows of a, where b's rows are neighbours in memory.
 fn gemv_col_major(p: &Product) -> Option<Wgsl> {
     let &Product { batch, m, n, k, adapter, .. } = p;
-    let workgroup = 512.min(adapter.workgroup_threads.max(1));
-    let cols = 32.min(workgroup);
+    let workgroup = adapter.tuning.gemv.column_threads.min(adapter.workgroup_threads.max(1));
+    let cols = COLS.min(workgroup);
     let mt = m.next_power_of_two();
-    let chunk = k.next_power_of_two().clamp(64, 2048 / mt);
+    let [most, least] = STAGED;
+    let chunk = k.next_power_of_two().clamp(least, most / mt);
     let tiles = n.div_ceil(cols as usize);
     let grid = grid(batch.checked_mul(tiles)?)?;
     // Sums of all slices of all rows must fit next to the activations.
-    let workgroup = if mt as u32 * workgroup * 4 + 8192 > adapter.workgroup_bytes { 128.min(workgroup) } else { workgroup };
+    let bytes = 4 * (mt as u32 * workgroup + most as u32);
+    let workgroup = if bytes > adapter.workgroup_bytes { FEWER_THREADS.min(workgroup) } else { workgroup };
     let params =
         GemvColMajorParams { m: U32::size(m)?, n: U32::size(n)?, k: U32::size(k)?, tiles: U32::size(tiles)?, groups_x: grid[0].into() };
     Some(Wgsl {
@@ -138,6 +147,11 @@ params! {
 static GEMV_TRANSPOSED: Template =
     Template::new("gemv_transposed.wgsl", include_str!("gemv_transposed.wgsl")).params(GemvTransposedParams::FIELDS).files(&[WIDE_HALVES]);
 
+/// Vectors of 16 bytes of a row of b that a workgroup of `gemv_transposed` has: at least whole sectors of 32 bytes, and at most.
+const VECTORS: [usize; 2] = [2, 32];
+/// Threads of such a workgroup at least.
+const MIN_THREADS: u32 = 64;
+
 /// Up to eight rows of a, where b is stored [batch, K, N] and can be read 16 bytes at a time.
 fn gemv_transposed(p: &Product) -> Option<Wgsl> {
     let &Product { batch, m, n, k, adapter, .. } = p;
@@ -162,13 +176,16 @@ fn gemv_transposed(p: &Product) -> Option<Wgsl> {
     {
         return None;
     }
-    // Few columns a workgroup, so that there are many workgroups, but whole 32-byte sectors.
-    let cols = (n / (per * 128)).next_power_of_two().clamp(2, 32) as u32;
+    // Few columns a workgroup, so that there are many workgroups.
+    let tuning = &adapter.tuning.gemv;
+    let cols = (n / per / tuning.column_groups.max(1)).next_power_of_two().clamp(VECTORS[0], VECTORS[1]) as u32;
     let mt = m.next_power_of_two();
-    let workgroup = ((k / 4).next_power_of_two() as u32).saturating_mul(cols).clamp(64, 512).min(adapter.workgroup_threads.max(1));
+    let threads = ((k / 4).next_power_of_two() as u32).saturating_mul(cols);
+    let workgroup = threads.min(tuning.column_threads).max(MIN_THREADS).min(adapter.workgroup_threads.max(1));
     let prefetch = if m > 2 { 2 } else { 4 };
     let unit = workgroup / cols * prefetch;
-    let room = (adapter.workgroup_bytes.clamp(16384, 32768) - 16 * workgroup) / (4 * mt as u32);
+    let bytes = adapter.workgroup_bytes.min(tuning.workgroup_bytes[1]).max(MIN_WORKGROUP_BYTES);
+    let room = bytes.saturating_sub(16 * workgroup) / (4 * mt as u32);
     let chunk = unit * (k.div_ceil(unit as usize).next_power_of_two() as u32).min(1 << (room / unit).max(1).ilog2());
     if chunk > room {
         return None;
@@ -230,8 +247,11 @@ params! {
     }
 }
 
-static GEMM_TILED: Template =
-    Template::new("gemm_tiled.wgsl", include_str!("gemm_tiled.wgsl")).params(GemmTiledParams::FIELDS).files(&[WEIGHTS_QUADS, WIDE_HALVES]);
+static GEMM_TILED: Template = Template::new("gemm_tiled.wgsl", include_str!("gemm_tiled.wgsl")).params(GemmTiledParams::FIELDS).files(&[
+    ("gemm_tiled_store.wgsl", include_str!("gemm_tiled_store.wgsl")),
+    WEIGHTS_QUADS,
+    WIDE_HALVES,
+]);
 
 /// Many rows of a: tiles of both operands in workgroup memory.
 fn gemm_tiled(p: &Product) -> Option<Wgsl> {
@@ -245,7 +265,7 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         |&(tx, ty, rm, rn, split): &Tile| tx * ty * split <= threads && (tx * rn + ty * rm) as usize * 9 * 16 * split as usize <= bytes;
     let count = |&(tx, ty, rm, rn, _): &Tile| batch * m.div_ceil((ty * rm) as usize) * n.div_ceil((tx * rn) as usize);
     let possible = || shapes.iter().filter(|s| fits(s));
-    let shape = possible().find(|s| count(s) >= 128).or_else(|| possible().next_back())?;
+    let shape = possible().find(|s| count(s) >= adapter.tuning.gemm.tiled_groups).or_else(|| possible().next_back())?;
     let (tx, ty, rm, rn, split) = *shape;
     let (tiles_n, tiles_m) = (n.div_ceil((tx * rn) as usize), m.div_ceil((ty * rm) as usize));
     let groups = batch.checked_mul(tiles_n)?.checked_mul(tiles_m)?;

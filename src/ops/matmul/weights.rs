@@ -43,9 +43,9 @@ enum Reader {
 pub(crate) struct Items {
     /// Rows of four words that an item is stored in.
     pub planes: u32,
-    /// Quads of an item, the strips they come from, and the quads of a strip.
+    /// Quads of an item, the runs of neighbours that they come from, and the quads of a run.
     pub quads: u32,
-    pub quad_strips: u32,
+    pub quad_runs: u32,
     pub span: u32,
     /// Parts with scales of their own; 0 where nothing is scaled.
     pub parts: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Items {
 
 impl Items {
     /// Two quads that are weights as they are.
-    const TWO: Items = Items { planes: 2, quads: 2, quad_strips: 1, span: 2, parts: 0, shifted: false, integers: false };
+    const TWO: Items = Items { planes: 2, quads: 2, quad_runs: 1, span: 2, parts: 0, shifted: false, integers: false };
     /// The same of halves.
     const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
@@ -66,16 +66,16 @@ impl Items {
             Values::Linear(fields) => (f.item_rows(), fields),
             Values::Coded(coded) => {
                 let (parts, (integers, _)) = (coded.parts as u32, coded.integers());
-                return Items { planes: f.item_rows(), quads: 8, quad_strips: 1, span: 8, parts, shifted: coded.shifted, integers };
+                return Items { planes: f.item_rows(), quads: 8, quad_runs: 1, span: 8, parts, shifted: coded.shifted, integers };
             }
         };
-        // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
-        let quad_strips = match f.scales {
+        // Runs of 32 weights whose quads share words of quants; some are halves with a scale each.
+        let quad_runs = match f.scales {
             Scales::Whole => 1,
             Scales::SixBits32 { .. } => 2,
             Scales::Each16(_) | Scales::Nibbles16 { .. } => 4,
         };
-        Items { planes, quads: 8, quad_strips, span: 8, parts: quad_strips, shifted: f.dmin.is_some(), integers: true }
+        Items { planes, quads: 8, quad_runs, span: 8, parts: quad_runs, shifted: f.dmin.is_some(), integers: true }
     }
 }
 

@@ -21,10 +21,10 @@ params! {
 static NORM_GRAD: Template = Template::new("norm_grad.wgsl", include_str!("norm_grad.wgsl")).params(NormGradParams::FIELDS);
 
 /// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
-fn resident(cols: usize, group: &RowGroup) -> u32 {
+fn resident(cols: usize, group: &RowGroup, adapter: &AdapterInfo) -> u32 {
     let quads = cols.div_ceil(4).div_ceil(group.size as usize).next_power_of_two();
     // Row and gradient are resident.
-    if quads <= 4 { quads as u32 } else { 0 }
+    if quads <= adapter.tuning.rows.grad_quads { quads as u32 } else { 0 }
 }
 
 /// Rows `[rows, cols]` and their results' gradients to the rows' gradients.
@@ -36,7 +36,7 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
     }
     let vec = cols % 4 == 0;
     let group = RowGroup::for_rows(rows, cols.div_ceil(4), adapter);
-    let resident = resident(cols, &group);
+    let resident = resident(cols, &group, adapter);
     let values = [
         ("RESIDENT", resident.into()),
         ("VEC", vec.into()),

@@ -1,13 +1,13 @@
-// Layer norm or RMS norm over the last axis: ROW_THREADS threads a row, which stays in registers where it fits the RESIDENT packets of eight of
+// Layer norm or RMS norm over the last axis: ROW_THREADS threads a row, which stays in registers where it fits the RESIDENT vectors of eight of
 // each thread and is otherwise read again for each of the passes. A row group has GROUP_ROWS rows at once, which share what they are multiplied
 // with. The variance is the mean of squared distances, never a difference of squares.
 
 const REST: f32 = 0.0;
 const ROW_GROUPS: u32 = WORKGROUP / ROW_THREADS;
-const PREFETCH: u32 = ${PREFETCH}; // packets that a row that is not resident has under way for a thread
+const PREFETCH: u32 = ${PREFETCH}; // vectors that a row that is not resident has under way for a thread
 var<private> thread: u32;
 
-// Σ (x − mean)² over a packet's elements, as far as the row goes.
+// Σ (x − mean)² over a vector's elements, as far as the row goes.
 fn squares(low: vec4<f32>, high: vec4<f32>, mean: f32, v: u32, cols: u32) -> f32 {
   var a = low - mean; var b = high - mean;
   if (EIGHTS == 0u) {
@@ -62,31 +62,31 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   } else {
     let row = min(base, rows - 1u);
-    let packets = (cols + 7u) / 8u;
+    let vectors = (cols + 7u) / 8u;
     var mean = 0.0; var s = 0.0;
     if (RMS == 0u) {
-      for (var v = lane; v < packets; v += PREFETCH * ROW_THREADS) {
+      for (var v = lane; v < vectors; v += PREFETCH * ROW_THREADS) {
         var x: array<X, PREFETCH>;
 #unroll
-        for (var h = 0u; h < PREFETCH; h++) { x[h] = fetch_x(row, min(v + h * ROW_THREADS, packets - 1u), cols); }
+        for (var h = 0u; h < PREFETCH; h++) { x[h] = fetch_x(row, min(v + h * ROW_THREADS, vectors - 1u), cols); }
 #unroll
-        for (var h = 0u; h < PREFETCH; h++) { s += select(0.0, sum4(low_x(x[h]) + high_x(x[h])), v + h * ROW_THREADS < packets); }
+        for (var h = 0u; h < PREFETCH; h++) { s += select(0.0, sum4(low_x(x[h]) + high_x(x[h])), v + h * ROW_THREADS < vectors); }
       }
       mean = row_sum(s) * part;
       s = 0.0;
     }
-    for (var v = lane; v < packets; v += PREFETCH * ROW_THREADS) {
+    for (var v = lane; v < vectors; v += PREFETCH * ROW_THREADS) {
       var x: array<X, PREFETCH>;
 #unroll
-      for (var h = 0u; h < PREFETCH; h++) { x[h] = fetch_x(row, min(v + h * ROW_THREADS, packets - 1u), cols); }
+      for (var h = 0u; h < PREFETCH; h++) { x[h] = fetch_x(row, min(v + h * ROW_THREADS, vectors - 1u), cols); }
 #unroll
       for (var h = 0u; h < PREFETCH; h++) {
-        s += select(0.0, squares(low_x(x[h]), high_x(x[h]), mean, v + h * ROW_THREADS, cols), v + h * ROW_THREADS < packets);
+        s += select(0.0, squares(low_x(x[h]), high_x(x[h]), mean, v + h * ROW_THREADS, cols), v + h * ROW_THREADS < vectors);
       }
     }
     let scale = inverseSqrt(row_sum(s) * part + eps);
     if (base < rows) {
-      for (var v = lane; v < packets; v += ROW_THREADS) {
+      for (var v = lane; v < vectors; v += ROW_THREADS) {
         let x = fetch_x(row, v, cols);
         let low = (low_x(x) - mean) * scale * gain4(8u * v, cols) + shift4(8u * v, cols);
         let high = (high_x(x) - mean) * scale * gain4(8u * v + 4u, cols) + shift4(8u * v + 4u, cols);

@@ -31,7 +31,7 @@ fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, ad
         RowGroup::for_rows(rows, if vec { cols / 4 } else { cols }, adapter)
     };
     let full = adapter.tuning.reduce.full_groups;
-    let wide = 256.min(adapter.workgroup_threads.max(1));
+    let wide = adapter.tuning.rows.workgroup_threads[1].min(adapter.workgroup_threads.max(1));
     let split = if col_major { group } else { RowGroup { workgroup: wide, size: wide, col_major } };
     let blocks = rows.div_ceil(split.rows() as usize).max(1);
     let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));

@@ -30,7 +30,7 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let form = Vec16Form::of(&step.loads[0], cols, Beyond::Rest);
     let tiling = RowTiling::new(rows, cols, &form, true, adapter);
-    let resident_exp = tiling.resident <= 4;
+    let resident_exp = tiling.resident <= adapter.tuning.rows.exp_vectors;
     let mut values = [tiling.values().as_slice(), form.values().as_slice()].concat();
     values.extend([("RESIDENT_EXP", resident_exp.into()), ("LOG", log.into())]);
     values.push(("ROW_SUM", tiling.group.function("row_sum", SUM, adapter).into()));

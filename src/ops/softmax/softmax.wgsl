@@ -1,4 +1,4 @@
-// Softmax or its logarithm over the last axis: ROW_THREADS threads a row, which stays in registers where it fits the RESIDENT packets of eight of
+// Softmax or its logarithm over the last axis: ROW_THREADS threads a row, which stays in registers where it fits the RESIDENT vectors of eight of
 // each thread and is otherwise read twice, its maximum and sum found in one pass. A row group has GROUP_ROWS rows at once, so that more loads are
 // under way.
 //
@@ -7,7 +7,7 @@
 const LOWEST: f32 = -3.0e38;
 const REST: f32 = LOWEST;
 const ROW_GROUPS: u32 = WORKGROUP / ROW_THREADS;
-const PREFETCH: u32 = ${PREFETCH}; // packets that a row that is not resident has under way for a thread
+const PREFETCH: u32 = ${PREFETCH}; // vectors that a row that is not resident has under way for a thread
 var<private> thread: u32;
 
 @compute @workgroup_size(WORKGROUP)
@@ -57,11 +57,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   } else {
     let row = min(base, rows - 1u);
-    let packets = (cols + 7u) / 8u;
+    let vectors = (cols + 7u) / 8u;
     let all = row_max_sum(row, lane, cols); let t = all.x; let sum = all.y;
     let scale = 1.0 / sum; let shift = t + log(sum);
     if (base < rows) {
-      for (var v = lane; v < packets; v += ROW_THREADS) {
+      for (var v = lane; v < vectors; v += ROW_THREADS) {
         let x = fetch_x(row, v, cols);
 #if LOG
         { put8(row * cols, cols, v, low_x(x) - shift, high_x(x) - shift); }

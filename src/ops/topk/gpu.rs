@@ -21,8 +21,8 @@ params! {
 
 static TOPK: Template = Template::new("topk.wgsl", include_str!("topk.wgsl")).params(TopKParams::FIELDS);
 
-/// Elements of a row that a thread keeps at most.
-const MAX_HELD: usize = 8;
+/// Threads of a row at least and at most: each has one of the places that are found.
+const ROW_THREADS: [u32; 2] = [8, 32];
 
 /// The larger key, and of equal ones the lower place.
 const BETTER: Combine = Combine { ty: "vec2<u32>", expr: "better(a, b)", builtin: None };
@@ -34,13 +34,13 @@ pub(super) fn topk(of: &TopKKernel, step: &Step, adapter: &AdapterInfo) -> Optio
         return None;
     }
     let most = 1 << adapter.workgroup_threads.max(1).ilog2();
-    let size = (n.next_power_of_two() as u32).clamp(8, 32).min(most);
+    let size = (n.next_power_of_two() as u32).clamp(ROW_THREADS[0], ROW_THREADS[1]).min(most);
     // A thread of the row has each place that is found.
     if of.k > size as usize {
         return None;
     }
-    let held = Some(n.div_ceil(size as usize)).filter(|&h| h <= MAX_HELD).unwrap_or(0) as u32;
-    let row_group = RowGroup { workgroup: 64.min(most).max(size), size, col_major: false };
+    let held = Some(n.div_ceil(size as usize)).filter(|&h| h <= adapter.tuning.rows.topk_elements).unwrap_or(0) as u32;
+    let row_group = RowGroup { workgroup: adapter.tuning.rows.topk_threads.min(most).max(size), size, col_major: false };
     let grid = grid(rows.div_ceil(row_group.rows() as usize))?;
     let params = TopKParams { rows: U32::size(rows)?, n: U32::size(n)?, k: U32::size(of.k)?, groups_x: grid[0].into() };
     let elements = step.stores.len() > 1;

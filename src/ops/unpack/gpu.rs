@@ -27,15 +27,15 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let count = step.loads[0].shape.count();
     let weights = Weights::of(&step.loads[0], count);
     let [start, offset] = weights.raw?.map(U32::from);
-    let Items { quads, quad_strips, span, parts, .. } = weights.shape;
+    let Items { quads, quad_runs, span, parts, .. } = weights.shape;
     if !indexable(&[count]) {
         return None;
     }
     let items = count / (4 * quads as usize);
-    let workgroup = 64.min(adapter.workgroup_threads.max(1));
+    let workgroup = adapter.tuning.unpack.workgroup_threads.min(adapter.workgroup_threads.max(1));
     let grid = grid(items.div_ceil(workgroup as usize))?;
     let params = UnpackParams { groups_x: grid[0].into(), items: U32::size(items)?, count: U32::size(count)?, start, offset };
-    let consts = vec![("QUADS", quads), ("STRIPS", quad_strips), ("SPAN", span), ("PARTS", parts)];
+    let consts = vec![("QUADS", quads), ("RUNS", quad_runs), ("SPAN", span), ("PARTS", parts)];
     let mut values = weights.values();
     values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
     values.push(("PART", (quads / parts).into()));

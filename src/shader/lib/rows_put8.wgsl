@@ -1,4 +1,4 @@
-// `put8(start, cols, v, low, high)`: stores packet v of a row, eight elements, as far as the row goes. EIGHTS: rows are whole packets.
+// `put8(start, cols, v, low, high)`: stores vector v of a row, eight elements, as far as the row goes. EIGHTS: rows are whole vectors.
 #if !EIGHTS
 #include "rows_put.wgsl" NAME = put, STORE = 0, VEC = ${VEC}
 #endif

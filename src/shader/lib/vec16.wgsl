@@ -1,8 +1,8 @@
-// Rows of load ${LOAD} in packets of eight elements: `fetch_${NAME}(row, v, size)` is packet v of a row of `size` elements as it is stored, and
+// Rows of load ${LOAD} in vectors of eight elements: `fetch_${NAME}(row, v, size)` is vector v of a row of `size` elements as it is stored, and
 // `low_${NAME}`, `high_${NAME}` are its quads. No load waits for a condition.
 //
-// RAW: rows of the buffer, from element ${START} on, are whole packets of halves (F16, otherwise bf16), each one access of 16 bytes. Otherwise
-// QUADS: rows are whole quads. GUARDED: REST stands beyond a row's end, but in packets that lie there as a whole.
+// RAW: rows of the buffer, from element ${START} on, are whole vectors of halves (F16, otherwise bf16), each one access of 16 bytes. Otherwise
+// QUADS: rows are whole quads. GUARDED: REST stands beyond a row's end, but in vectors that lie there as a whole.
 #if ${RAW}
 alias ${TYPE} = vec4<u32>;
 fn fetch_${NAME}(row: u32, v: u32, size: u32) -> ${TYPE} {

@@ -314,32 +314,6 @@ fn everything(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Words with which a comment admits that a number was fitted to one GPU.
-const FITTED: [&str; 8] = ["H100", "H200", "A100", "M4 ", "measured on", "processors", "compute units", "keep a GPU busy"];
-
-/// Numbers of kernels that look fitted and are not, with the reason.
-const NOT_FITTED: [(&str, &str); 0] = [];
-
-/// The constants with a number in `source` whose comment, above or behind, admits that they were fitted to a GPU.
-fn fitted(source: &str) -> Vec<String> {
-    let lines: Vec<&str> = source.lines().map(str::trim).collect();
-    let is_const = |l: &str| {
-        let behind = l.split_once("const ").filter(|(before, _)| before.is_empty() || before.starts_with("pub")).map(|(_, behind)| behind);
-        behind.is_some_and(|b| b.contains('=') && !b.contains("&str"))
-    };
-    let mut found = Vec::new();
-    for (i, line) in lines.iter().enumerate().filter(|(_, l)| is_const(l)) {
-        // Constants below each other share a comment.
-        let first = (0..i).rev().take_while(|&j| is_const(lines[j]) || lines[j].starts_with("//")).last().unwrap_or(i);
-        let comment = lines[first..=i].iter().filter_map(|l| l.find("//").map(|at| &l[at..])).collect::<Vec<_>>().join(" ");
-        if FITTED.iter().any(|w| comment.contains(w)) {
-            let name = line.split("const ").nth(1).unwrap_or("").split(':').next().unwrap_or("").trim();
-            found.push(name.to_string());
-        }
-    }
-    found
-}
-
 /// Where it may matter which device it is.
 const KNOW_THE_DEVICE: [&str; 5] = ["backends", "device", "device.rs", "tuning.rs", "compile"];
 
@@ -426,32 +400,6 @@ fn capabilities_are_asked_in_few_files() {
         let allowed: BTreeSet<String> = list.iter().map(|(name, _)| name.to_string()).collect();
         assert_eq!(files_that_ask(questions), allowed, "files that ask {questions:?}, and those that may: could the compiler decide it?");
     }
-}
-
-#[test]
-fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
-    assert_eq!(fitted("/// As many as an H100 runs.\npub(crate) const A: usize = 4;\n"), ["A"]);
-    assert_eq!(fitted("/// Bits.\nconst A: usize = 4;\nfn x() {}\n/// Measured on one.\nconst B: usize = 4; // an A100\n"), ["B"]);
-    assert_eq!(fitted("/// Elements of a piece.\nconst A: usize = 4;\n"), Vec::<String>::new());
-    let src = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
-    let mut wrong = Vec::new();
-    let mut excepted = 0;
-    for folder in ["ops", "shader", "compile", "backends/codegen", "backends/gpu", "models"] {
-        let mut all = Vec::new();
-        files(&src.join(folder), &mut all);
-        assert!(!all.is_empty(), "src/{folder} has no sources");
-        for file in all {
-            let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
-            for constant in fitted(&std::fs::read_to_string(&file).unwrap()) {
-                match NOT_FITTED.contains(&(name.as_str(), constant.as_str())) {
-                    true => excepted += 1,
-                    false => wrong.push(format!("src/{name}: {constant}")),
-                }
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "fitted to one GPU, and not in src/tuning.rs:\n{}", wrong.join("\n"));
-    assert_eq!(excepted, NOT_FITTED.len(), "an exception is not needed any more");
 }
 
 /// Types of one name in one layer: one for each architecture of processors, of which a program has one.

@@ -7,7 +7,7 @@ use super::shader_sources::files_of;
 use std::collections::BTreeSet;
 
 /// The old word, and the one that is used instead. Old words are matched as whole words, in code and comments; behind a `*` a name goes on.
-const REPLACED: [(&str, &str); 97] = [
+const REPLACED: [(&str, &str); 99] = [
     ("BAND", "a number of rows of tiles"),
     ("BEARABLE", "MAX_OVERHEAD"),
     ("BELIEVED", "the quantity that it bounds"),
@@ -39,6 +39,8 @@ const REPLACED: [(&str, &str); 97] = [
     ("PlanNumbers", "PlanUniforms"),
     ("SLAB", "the quantity that it bounds"),
     ("STRIP", "STAGING"),
+    ("STRIPS", "RUNS, or STAGINGS"),
+    ("STRIP_*", "STAGING_*"),
     ("Shelf", "FreeList"),
     ("StepText", "StepShader"),
     ("TWINS", "PAIRS"),
@@ -114,9 +116,8 @@ const TEMPLATE: &str = "a template's comments and names are part of the generate
 const STAND_IN: &str = "what a stand-in for Metal's compiler is given is called a text throughout";
 
 /// Where an old word stays: a part of the files' paths, the word, and the reason.
-const STAYS: [(&str, &str, &str); 9] = [
+const STAYS: [(&str, &str, &str); 8] = [
     (".wgsl", "LEAST_*", TEMPLATE),
-    (".wgsl", "packet*", TEMPLATE),
     ("src/distributed/mpi.rs", "LEAST_*", "the least rate that is hoped for is a rate, not a bound"),
     ("src/models/architectures/", "team", "authors of papers"),
     ("src/text/", "alphabet", "letters of a tokenizer"),

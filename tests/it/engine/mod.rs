@@ -7,6 +7,7 @@ mod examples;
 mod function_length;
 mod glossary;
 mod idea_to_code;
+mod kernel_numbers;
 #[cfg(feature = "gpu")]
 mod kernel_variants;
 #[cfg(feature = "gpu")]

@@ -31,8 +31,8 @@ fn packed_${FORMAT}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) ->
 #elif WHOLE || K_SCALES
   return (low_numbers(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu;
 #elif LOW_WIDTH == 4
-  let strip = c / 2u;
-  return ((x[strip % 2u * 2u + c % 2u] >> (strip / 2u * 4u)) & 0x0f0f0f0fu) | (((y[c % 2u] >> (2u * strip)) & 0x03030303u) << 4u);
+  let run = c / 2u;
+  return ((x[run % 2u * 2u + c % 2u] >> (run / 2u * 4u)) & 0x0f0f0f0fu) | (((y[c % 2u] >> (2u * run)) & 0x03030303u) << 4u);
 #elif HIGH
   let bit = g / 4u * 4u + c / 2u;
   return ((x[c % 2u] >> (c / 2u * 2u)) & 0x03030303u) | (((x[2u + c % 2u] >> bit) & 0x01010101u) << 2u);
