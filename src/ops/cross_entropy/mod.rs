@@ -1,8 +1,8 @@
 //! The negative log-probability of a class by row of logits, and its gradient: the probabilities are never stored.
-//!
-//! Tests: `src/ops/tests/rows.rs` (every variant of the kernel), `tests/it/ops/vectors.rs` (PyTorch's results), `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{target, values};
 use crate::backends::cpu::{share, vector::Real};

@@ -1,6 +1,7 @@
 //! Discrete Fourier transforms along a dimension, on the CPU, by the crate `rustfft`. Complex numbers are pairs in a last dimension of 2.
-//!
-//! Tests: `tests/it/ops/fft.rs`, and random graphs (`tests/differential.rs`).
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::values;
 use crate::backends::cpu::share;

@@ -1,8 +1,8 @@
 //! Rows combined with those of a table by index, in order and without atomics, so that results are the same bits every time.
-//!
-//! Tests: `tests/it/ops/vectors.rs` (PyTorch's results), `tests/it/autograd/gradient_checks.rs`, and random graphs (`tests/differential.rs`).
 
 pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{by_index, values};
 use crate::backends::cpu::{share, vector::Real};

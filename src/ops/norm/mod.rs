@@ -1,10 +1,10 @@
 //! Layer norm and RMS norm along rows.
-//!
-//! Tests: `src/ops/tests/rows.rs` (every variant of the kernels), `tests/it/ops/conformance.rs`, `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
 pub mod grad;
 pub(crate) mod grad_gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};

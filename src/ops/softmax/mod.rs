@@ -1,8 +1,8 @@
 //! Softmax and its logarithm along rows.
-//!
-//! Tests: `src/ops/tests/rows.rs` (every variant of the kernel), `tests/it/ops/conformance.rs`, `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
