@@ -105,7 +105,7 @@ pub(crate) fn square_tensors(values: &Tensor) -> TensorResult<Tensor> {
     let values = if whole > len { values.pad(&[(0, (whole - len) as isize)], PadMode::Constant(0.0))? } else { values.clone() };
     let squared = values.mul(&values)?;
     squared.eval()?;
-    let mut sums = squared.lt(f32::MIN_POSITIVE)?.where_(0.0, &squared)?.reshape(&[(whole / BLOCK) as isize, BLOCK as isize])?;
+    let mut sums = squared.lt(f32::MIN_POSITIVE)?.where_(0.0, &squared)?.reshape(&[whole / BLOCK, BLOCK])?;
     let mut width = BLOCK;
     while width > 1 {
         sums.eval()?;
