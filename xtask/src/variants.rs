@@ -4,14 +4,10 @@ use crate::samples::{Bare, bare, leaf};
 use tensorlogic::dtype::DType::{self, *};
 use tensorlogic::ops::attention::grad::{AttentionGradKernel, Part};
 use tensorlogic::ops::attention::{AttentionKernel, AttentionOptions};
-use tensorlogic::ops::cross_entropy::CrossEntropyKernel;
 use tensorlogic::ops::index_add::{Combine, IndexAddKernel};
-use tensorlogic::ops::matmul::fused_gemv::FusedGemvKernel;
-use tensorlogic::ops::norm::NormKernel;
-use tensorlogic::ops::norm::grad::NormGradKernel;
-use tensorlogic::ops::reduce::{ReduceKernel, ReduceOp};
-use tensorlogic::ops::softmax::SoftmaxKernel;
-use tensorlogic::ops::unpack::Unpack;
+use tensorlogic::ops::kernels::{
+    CrossEntropyKernel, FusedGemvKernel, NormGradKernel, NormKernel, ReduceKernel, ReduceOp, SoftmaxKernel, Unpack,
+};
 use tensorlogic::plan::{FusedGemv, Kernel, Normalization};
 use tensorlogic::{Device, Tensor, TensorResult};
 

@@ -3,7 +3,7 @@
 mod decode;
 mod gpu;
 mod matmul;
-mod params;
+pub(crate) mod params;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -14,15 +14,13 @@ use crate::eval::eval_all;
 use crate::ops::Lit;
 use crate::ops::pad::PadMode;
 use crate::quant::{Affine, Bits, Granularity};
-use crate::shape::Axis;
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Meta, Tensor};
 use matmul::AffineMatMul;
 use std::panic::Location;
 use weights::AffineWeights;
 
-#[doc(hidden)]
-pub use params::affine_params;
+use params::affine_params;
 
 /// A tensor as integers with scales and zero points: x ≈ scale · (q − zero point), made by [`Tensor::quantize`].
 ///
