@@ -218,12 +218,8 @@ impl Tensor {
         let dims: SmallVec<[isize; 8]> =
             (0..self.rank()).filter(|&d| d < lead || shape[d - lead] == 1 && self.shape()[d] != 1).map(|d| d as isize).collect();
         let sum = if dims.is_empty() { self.clone() } else { self.sum(&dims, true)?.cast(self.dtype())? };
-        sum.reshape(&sizes(shape))
+        sum.reshape(shape)
     }
-}
-
-fn sizes(shape: &Shape) -> SmallVec<[isize; 8]> {
-    shape.iter().map(|&d| d as isize).collect()
 }
 
 /// Computes `f(inputs)` without keeping its intermediate values: the backward pass recomputes them from the inputs (Chen et al., 2016). `f` must
@@ -552,12 +548,12 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<GradPa
         if n > 1 && s != 0 {
             if s < 0 {
                 offset += (n as isize - 1) * s;
-                g = g.flip(d as isize)?;
+                g = g.flip(d)?;
             }
             dims.push((n, s.abs(), dims.len()));
         }
     }
-    g = g.reshape(&dims.iter().map(|d| d.0 as isize).collect::<Vec<_>>())?;
+    g = g.reshape(dims.iter().map(|d| d.0).collect::<Vec<_>>())?;
     dims.sort_by_key(|d| std::cmp::Reverse(d.1));
     g = g.permute(&dims.iter().map(|d| d.2).collect::<Vec<_>>())?;
     let mut window = Layout::contiguous(Shape::of(&dims.iter().map(|d| d.0).collect::<Vec<_>>()));
@@ -568,7 +564,7 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<GradPa
     let all = separate && window.shape.count() == base.shape.count();
     window.offset = offset as usize;
     if all && g.layout().reshape(base.shape).is_some() {
-        return Ok(GradPart::Whole(g.reshape(&sizes(&base.shape))?));
+        return Ok(GradPart::Whole(g.reshape(base.shape)?));
     }
     if separate {
         return Ok(GradPart::Window(window, g));
@@ -580,7 +576,7 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<GradPa
     let wide = if g.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
     let places = Tensor::arange(0.0, base.shape.count() as f64, 1.0, wide, g.device())?.view(window, g.node.at);
     let zeros = Tensor::zeros(&[base.shape.count()], base.dtype, g.device())?;
-    Ok(GradPart::Whole(zeros.index_add(0, &places.flatten(0, -1)?, &g.flatten(0, -1)?)?.reshape(&sizes(&base.shape))?))
+    Ok(GradPart::Whole(zeros.index_add(0, &places.flatten(0, -1)?, &g.flatten(0, -1)?)?.reshape(base.shape)?))
 }
 
 /// The gradients of an elementwise node's inputs: the definition of each primitive's derivative.

@@ -37,8 +37,8 @@ fn render(t: &Tensor) -> TensorResult<String> {
     for d in 0..t.rank() {
         let size = t.dims()[d];
         if short && size > 2 * EDGE_ENTRIES {
-            let (a, b) = (shown.narrow(d as isize, 0, EDGE_ENTRIES)?, shown.narrow(d as isize, size - EDGE_ENTRIES, EDGE_ENTRIES)?);
-            shown = Tensor::cat(&[&a, &b], d as isize)?;
+            let (a, b) = (shown.narrow(d, 0, EDGE_ENTRIES)?, shown.narrow(d, size - EDGE_ENTRIES, EDGE_ENTRIES)?);
+            shown = Tensor::cat(&[&a, &b], d)?;
         }
     }
     let values: Vec<f64> = match t.dtype() {

@@ -1,11 +1,12 @@
 //! The engine backend's API: buffers, typed handles and five kernels on Metal, or with the same calls on any other GPU.
 //!
-//! ```no_run
+//! ```
 //! use std::sync::Arc;
 //! use tensorlogic::backends::RawBackend;
 //! use tensorlogic::backends::metal::{self, MetalBackend, MetalOps};
 //!
 //! # fn main() -> tensorlogic::TensorResult<()> {
+//! # if !MetalBackend::is_available() { return Ok(()); } // only Apple's systems have one
 //! let backend = Arc::new(MetalBackend::initialize()?); // or RawGpuBackend: the same on Vulkan and DX12
 //! let ops = MetalOps::new(backend.clone())?;
 //! let shared = metal::MTLResourceOptions::StorageModeShared;

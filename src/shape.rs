@@ -127,6 +127,36 @@ impl fmt::Debug for Shape {
     }
 }
 
+/// A dimension of a tensor by its number, from 0 on or, with -1 for the last, from behind: `usize`, `isize` or `i32`.
+///
+/// ```
+/// use tensorlogic::prelude::*;
+/// let x = Tensor::zeros(&[2, 3, 5], DType::F32, &Device::cpu())?;
+/// let last = x.rank() - 1; // a usize
+/// assert_eq!(x.select(last, 0)?.dims(), x.select(-1, 0)?.dims());
+/// # Ok::<(), TensorError>(())
+/// ```
+pub trait Axis: Copy {
+    /// The number; below 0 from behind.
+    fn axis(self) -> isize;
+}
+impl Axis for isize {
+    fn axis(self) -> isize {
+        self
+    }
+}
+impl Axis for i32 {
+    fn axis(self) -> isize {
+        self as isize
+    }
+}
+impl Axis for usize {
+    fn axis(self) -> isize {
+        // No tensor has as many dimensions; the method that is called refuses it.
+        isize::try_from(self).unwrap_or(isize::MAX)
+    }
+}
+
 /// Converts a user's dimension, where `-1` is the last, to an index. Checked against `rank`.
 ///
 /// # Errors
@@ -140,8 +170,8 @@ impl fmt::Debug for Shape {
 /// assert!(dim(3, 3, "my_op", at).is_err());
 /// # Ok::<(), tensorlogic::TensorError>(())
 /// ```
-pub fn dim(d: isize, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
-    let r = rank.max(1) as isize;
+pub fn dim(d: impl Axis, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
+    let (d, r) = (d.axis(), rank.max(1) as isize);
     if d < -r || d >= r {
         return Err(TensorError::shape(op, at, format!("dimension {d} of a tensor with {rank}; allowed are {} to {}", -r, r - 1)));
     }

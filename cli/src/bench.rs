@@ -1,6 +1,6 @@
 //! `tl bench`: measures speed next to the limit that memory bandwidth sets.
 
-use crate::bench_serve::{self, ServeArgs};
+use crate::bench_serve::{self, BenchServeArgs};
 use crate::dtypes::{self, DtypesArgs};
 use crate::energy::TokenEnergy;
 use crate::layers::{self, RankGroup};
@@ -42,7 +42,7 @@ impl BenchArgs {
 enum What {
     Decode(DecodeArgs),
     Dtypes(Box<DtypesArgs>),
-    Serve(Box<ServeArgs>),
+    Serve(Box<BenchServeArgs>),
     Run(RunArgs),
     Compare(CompareArgs),
 }

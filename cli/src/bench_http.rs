@@ -1,6 +1,6 @@
 //! `tl bench serve URL`: a server under load, over HTTP, measured at its clients by vLLM's definitions.
 
-use crate::bench_serve::{Lengths, ServeArgs};
+use crate::bench_serve::{BenchServeArgs, Lengths};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ struct Client<'a> {
     url: String,
     model: String,
     vocab: u32,
-    args: &'a ServeArgs,
+    args: &'a BenchServeArgs,
 }
 
 /// What happened to one request, in time since it was sent.
@@ -64,7 +64,7 @@ enum Load {
 }
 
 /// Runs the subcommand against this server.
-pub fn run(url: &str, args: &ServeArgs, global: Global) -> Result<(), Failure> {
+pub fn run(url: &str, args: &BenchServeArgs, global: Global) -> Result<(), Failure> {
     let rates = &args.rate;
     if args.requests == 0 || rates.iter().any(|r| r.is_nan() || *r <= 0.0) {
         return Err(Failure::Usage("need at least 1 request, and rates above 0".into()));
@@ -137,7 +137,7 @@ fn limits(texts: &[String]) -> Result<Vec<(String, f64)>, Failure> {
 }
 
 impl Client<'_> {
-    fn connect<'a>(url: &str, args: &'a ServeArgs) -> Result<Client<'a>, Failure> {
+    fn connect<'a>(url: &str, args: &'a BenchServeArgs) -> Result<Client<'a>, Failure> {
         let url = url.trim_end_matches('/').trim_end_matches("/v1").to_string();
         let config = Agent::config_builder().http_status_as_error(false).max_idle_connections(4096).max_idle_connections_per_host(4096);
         let mut client = Client { agent: config.build().into(), url, model: String::new(), vocab: 0, args };

@@ -69,7 +69,7 @@ Examples:
   tl bench serve --offline --clients 1,8,64 --shape gpt2-124m --type f16 --device vulkan
   tl bench serve --offline --clients 16 --deterministic"
 )]
-pub struct ServeArgs {
+pub struct BenchServeArgs {
     /// Address of a server with OpenAI's interface, such as http://127.0.0.1:8080
     #[arg(conflicts_with = "offline", required_unless_present = "offline")]
     url: Option<String>,
@@ -123,7 +123,7 @@ pub struct ServeArgs {
 }
 
 /// What one number of clients gave, medians.
-struct Row {
+struct ClientsRow {
     clients: usize,
     /// Tokens per second of a batch, after its prompts.
     batch: f64,
@@ -138,7 +138,7 @@ struct Row {
 }
 
 /// Runs the subcommand.
-pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
+pub fn run(args: &BenchServeArgs, global: Global) -> Result<(), Failure> {
     if args.prompt.least == 0 || args.tokens.least < 2 || args.runs == 0 || args.clients.is_empty() || args.clients.contains(&0) {
         return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 client".into()));
     }
@@ -162,7 +162,7 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
     for &clients in &args.clients {
         let row = measure(&model, &device, args, [clients, prompt, written])?;
         if !global.json {
-            let Row { batch, engine, ratio, whole, first_token, .. } = row;
+            let ClientsRow { batch, engine, ratio, whole, first_token, .. } = row;
             let first = first_token.as_secs_f64() * 1e3;
             output::result(&format!(
                 "{clients:>7} {batch:>9.1} tok/s {engine:>10.1} tok/s {ratio:>7.3} {whole:>8.1} tok/s {first:>9.1} ms"
@@ -188,7 +188,12 @@ fn median<T: PartialOrd + Copy>(mut all: Vec<T>) -> T {
 }
 
 /// So many clients with prompts and answers of one length each.
-fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, [clients, prompt, tokens]: [usize; 3]) -> Result<Row, Failure> {
+fn measure(
+    model: &Arc<dyn Model>,
+    device: &Device,
+    args: &BenchServeArgs,
+    [clients, prompt, tokens]: [usize; 3],
+) -> Result<ClientsRow, Failure> {
     let pacing = pacing_for(device.strategy(), &**model, device, clients);
     let batch = Batch { count: clients, prompt, tokens, submits_ahead: pacing.submits_ahead };
     let context = prompt + tokens;
@@ -217,7 +222,7 @@ fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, [clients, 
         firsts.extend(times.iter().map(|t| t[0]));
     }
     let [batch, engine, ratio, whole] = [batches, decodes, ratios, wholes].map(median);
-    Ok(Row { clients, batch, engine, ratio, whole, first_token: median(firsts) })
+    Ok(ClientsRow { clients, batch, engine, ratio, whole, first_token: median(firsts) })
 }
 
 /// When each client got each token, counted from when all requests were made.

@@ -43,7 +43,7 @@ pub struct ChatArgs {
     model: ModelArgs,
 }
 
-struct Conversation<'a> {
+struct ChatSession<'a> {
     loaded: &'a Loaded,
     template: &'a ChatTemplate,
     session: Session<'a>,
@@ -57,7 +57,7 @@ struct Conversation<'a> {
     due: VecDeque<Value>,
 }
 
-impl Conversation<'_> {
+impl ChatSession<'_> {
     /// The model's answer to a message. When it fails, the conversation is as before.
     fn turn(
         &mut self,
@@ -139,7 +139,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
     let session = loaded.session(ctx, PipelineStrategy::from_env()?.unwrap_or_default())?;
     let messages: Vec<Value> = args.system.iter().map(|s| message("system", s)).collect();
     let (fixed, variables) = (messages.len(), args.chat.variables(template)?);
-    let mut talk = Conversation { loaded: &loaded, template, session, messages, fixed, variables, due: VecDeque::new() };
+    let mut talk = ChatSession { loaded: &loaded, template, session, messages, fixed, variables, due: VecDeque::new() };
     args.sampling.note_defaults(&loaded.defaults, global);
     let stdin = std::io::stdin();
     let terminal = stdin.is_terminal() && std::io::stderr().is_terminal();

@@ -289,9 +289,9 @@ fn drivers(adapters: &[gpu::AdapterDescription], problems: &mut Vec<Problem>) {
 
 /// The report as lines of text.
 #[derive(Default)]
-struct Report(Vec<String>);
+struct ReportLines(Vec<String>);
 
-impl Report {
+impl ReportLines {
     /// Adds a title with its rows.
     fn section(&mut self, title: String, rows: Vec<[String; 2]>) {
         if !self.0.is_empty() {
@@ -467,7 +467,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
     let adapters = gpu::adapters();
     drivers(&adapters, &mut problems);
 
-    let mut report = Report::default();
+    let mut report = ReportLines::default();
     let version = env!("CARGO_PKG_VERSION");
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
     let folder = tensorlogic::cpu_fallback::cache_folder();

@@ -76,7 +76,7 @@ impl Stretch {
 }
 
 /// What was found in a file.
-struct Found {
+struct FileEntropy {
     cells: Vec<Stretch>,
     patches: usize,
 }
@@ -88,14 +88,14 @@ impl EntropyArgs {
     }
 
     /// Reads the file piece by piece, each with the bytes around it that are in its windows.
-    fn measure(&self, device: &Device, mut border: impl FnMut(usize, f32) -> Result<(), Failure>) -> Result<Found, Failure> {
+    fn measure(&self, device: &Device, mut border: impl FnMut(usize, f32) -> Result<(), Failure>) -> Result<FileEntropy, Failure> {
         let failed = |e: std::io::Error| Failure::Error(format!("{}: {e}", self.file.display()));
         let mut file: Box<dyn Read> = if self.file.as_os_str() == "-" {
             Box::new(std::io::stdin())
         } else {
             Box::new(std::fs::File::open(&self.file).map_err(failed)?)
         };
-        let mut found = Found { cells: vec![], patches: 0 };
+        let mut found = FileEntropy { cells: vec![], patches: 0 };
         let (mut held, mut start, mut at, mut before) = (Vec::new(), 0, 0, None);
         loop {
             if interrupt::requested() {

@@ -2,7 +2,7 @@
 
 use crate::generate::context_of;
 use crate::model::{self, ModelArgs};
-use crate::optimizer::Choice;
+use crate::optimizer::OptimizerChoice;
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -262,8 +262,8 @@ fn check(args: &FinetuneArgs) -> Result<(), Failure> {
 }
 
 /// The highest learning rate, and the optimizer.
-fn steps_of(args: &FinetuneArgs) -> Result<(f64, Choice), Failure> {
-    let choice = Choice::new(Some(&args.optimizer), (None, Some(0.999)), Some(0.0))?;
+fn steps_of(args: &FinetuneArgs) -> Result<(f64, OptimizerChoice), Failure> {
+    let choice = OptimizerChoice::new(Some(&args.optimizer), (None, Some(0.999)), Some(0.0))?;
     Ok((args.lr.unwrap_or(choice.usual_lr(1e-4)), choice))
 }
 
@@ -415,7 +415,7 @@ impl Tuner<'_> {
         let schedule = Schedule::warmup_cosine(lr, lr / 10.0, args.steps / 20 + 1, args.steps);
         let mut optimizer = choice.build(self.adapters.named_parameters(), lr)?.max_grad_norm(1.0);
         let (mut adaptive, modules) = (AdaptiveBatch::new(), self.adapters.modules());
-        let progress = Progress::new(args.steps, global.quiet);
+        let progress = StepProgress::new(args.steps, global.quiet);
         self.adapters.train(true);
         let mut shuffle = args.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let start = Instant::now();
@@ -493,14 +493,14 @@ fn finite(loss: f64) -> Result<f64, Failure> {
 }
 
 /// A bar on a terminal, a line for every tenth of the way elsewhere, nothing with `--quiet`.
-struct Progress {
+struct StepProgress {
     bar: Option<ProgressBar>,
     every: u64,
     steps: u64,
 }
 
-impl Progress {
-    fn new(steps: u64, quiet: bool) -> Progress {
+impl StepProgress {
+    fn new(steps: u64, quiet: bool) -> StepProgress {
         let terminal = std::io::stderr().is_terminal();
         let bar = (!quiet && terminal).then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
@@ -510,7 +510,7 @@ impl Progress {
             bar.set_draw_target(ProgressDrawTarget::stderr());
             bar
         });
-        Progress { bar, every: if quiet || terminal { u64::MAX } else { (steps / 10).max(1) }, steps }
+        StepProgress { bar, every: if quiet || terminal { u64::MAX } else { (steps / 10).max(1) }, steps }
     }
 
     fn set(&self, done: u64, loss: f64, rate: f64) {
@@ -525,7 +525,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for StepProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

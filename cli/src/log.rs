@@ -105,7 +105,7 @@ pub fn install(args: &LogArgs) -> Result<(), Failure> {
 }
 
 /// A span that was entered.
-struct Open {
+struct OpenSpan {
     metadata: &'static Metadata<'static>,
     fields: Map<String, Value>,
     entered: Option<Instant>,
@@ -118,17 +118,17 @@ struct Log {
     json: Filter,
     file: Option<Mutex<BufWriter<std::fs::File>>>,
     next: AtomicU64,
-    spans: Mutex<HashMap<u64, Open>>,
+    spans: Mutex<HashMap<u64, OpenSpan>>,
 }
 
 /// Fields of an event by name.
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     message: String,
     others: Map<String, Value>,
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
@@ -182,7 +182,7 @@ impl Log {
         let _ = writeln!(file, "{value}").and_then(|()| file.flush());
     }
 
-    fn spans(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Open>> {
+    fn spans(&self) -> std::sync::MutexGuard<'_, HashMap<u64, OpenSpan>> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -196,14 +196,14 @@ impl Subscriber for Log {
         Some(self.text.most().max(self.json.most()))
     }
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         span.record(&mut fields);
         let id = self.next.fetch_add(1, Relaxed);
-        self.spans().insert(id, Open { metadata: span.metadata(), fields: fields.others, entered: None });
+        self.spans().insert(id, OpenSpan { metadata: span.metadata(), fields: fields.others, entered: None });
         Id::from_u64(id)
     }
     fn record(&self, span: &Id, values: &Record<'_>) {
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         values.record(&mut fields);
         if let Some(open) = self.spans().get_mut(&span.into_u64()) {
             open.fields.extend(fields.others);
@@ -211,7 +211,7 @@ impl Subscriber for Log {
     }
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         self.write(event.metadata(), &fields.message, &fields.others, None);
     }
@@ -223,7 +223,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
     fn try_close(&self, span: Id) -> bool {
         let closed = self.spans().remove(&span.into_u64());
-        if let Some(Open { metadata, fields, entered }) = closed {
+        if let Some(OpenSpan { metadata, fields, entered }) = closed {
             self.write(metadata, "", &fields, entered.map(|e| e.elapsed().as_secs_f64()));
         }
         true

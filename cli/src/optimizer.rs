@@ -9,15 +9,15 @@ pub const NAMES: [&str; 5] = ["adamw", "adam", "sgd", "lion", "muon"];
 
 /// An optimizer by name, and the settings that it was given.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct OptimizerChoice {
     name: &'static str,
     pub betas: (f64, f64),
     pub weight_decay: f64,
 }
 
-impl Choice {
+impl OptimizerChoice {
     /// The optimizer of this name; what is not given is as usual for it.
-    pub fn new(name: Option<&str>, betas: (Option<f64>, Option<f64>), weight_decay: Option<f64>) -> Result<Choice, Failure> {
+    pub fn new(name: Option<&str>, betas: (Option<f64>, Option<f64>), weight_decay: Option<f64>) -> Result<OptimizerChoice, Failure> {
         let name = name.unwrap_or(NAMES[0]);
         let Some(name) = NAMES.into_iter().find(|n| n.eq_ignore_ascii_case(name)) else {
             return Err(Failure::Usage(format!("--optimizer: {name}: expected {}", NAMES.join(", "))));
@@ -27,7 +27,11 @@ impl Choice {
         }
         let usual = if name == "muon" { 0.95 } else { 0.9 };
         let decay = if name == "adam" { 0.0 } else { 0.1 };
-        Ok(Choice { name, betas: (betas.0.unwrap_or(usual), betas.1.unwrap_or(0.99)), weight_decay: weight_decay.unwrap_or(decay) })
+        Ok(OptimizerChoice {
+            name,
+            betas: (betas.0.unwrap_or(usual), betas.1.unwrap_or(0.99)),
+            weight_decay: weight_decay.unwrap_or(decay),
+        })
     }
 
     /// The usual learning rate, given AdamW's, `adamw`: plain gradients need larger steps, their signs smaller ones.

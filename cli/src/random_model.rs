@@ -160,11 +160,11 @@ const TAPS: usize = 3;
 struct Part {
     name: String,
     shape: Vec<usize>,
-    kind: Kind,
+    kind: TensorKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TensorKind {
     Matrix,
     Expert,
     /// Norms, in f32.
@@ -188,35 +188,35 @@ impl Shape {
     fn parts(&self) -> Vec<Part> {
         let (d, a) = (self.dim, self.architecture);
         let mut all = Vec::new();
-        let mut add = |name: String, shape: &[usize], kind: Kind| all.push(Part { name, shape: shape.to_vec(), kind });
-        add("token_embd.weight".into(), &[self.vocab, d], Kind::Matrix);
+        let mut add = |name: String, shape: &[usize], kind: TensorKind| all.push(Part { name, shape: shape.to_vec(), kind });
+        add("token_embd.weight".into(), &[self.vocab, d], TensorKind::Matrix);
         if !self.tied {
-            add("output.weight".into(), &[self.vocab, d], Kind::Matrix);
+            add("output.weight".into(), &[self.vocab, d], TensorKind::Matrix);
         }
         if a == "gpt2" {
-            add("position_embd.weight".into(), &[self.positions(), d], Kind::Random);
-            add("output_norm.bias".into(), &[d], Kind::Zeros);
+            add("position_embd.weight".into(), &[self.positions(), d], TensorKind::Random);
+            add("output_norm.bias".into(), &[d], TensorKind::Zeros);
         }
         // llama.cpp has the name of another norm for LFM2's last one.
-        add(format!("{}.weight", if a == "lfm2" { "token_embd_norm" } else { "output_norm" }), &[d], Kind::Ones);
+        add(format!("{}.weight", if a == "lfm2" { "token_embd_norm" } else { "output_norm" }), &[d], TensorKind::Ones);
         for i in 0..self.layers {
             for (part, shape, kind) in self.norms(i).into_iter().chain(self.mixer(i)).chain(self.feed()) {
                 let biased = match a {
                     "gpt2" => true,
-                    "gpt-oss" => matches!(kind, Kind::Matrix | Kind::Expert | Kind::Random),
+                    "gpt-oss" => matches!(kind, TensorKind::Matrix | TensorKind::Expert | TensorKind::Random),
                     _ => false,
                 };
                 add(format!("blk.{i}.{part}.weight"), &shape, kind);
                 if biased {
                     let outputs = if shape.len() > 1 { &shape[..shape.len() - 1] } else { &shape[..] };
-                    add(format!("blk.{i}.{part}.bias"), outputs, Kind::Zeros);
+                    add(format!("blk.{i}.{part}.bias"), outputs, TensorKind::Zeros);
                 }
             }
         }
         all
     }
 
-    fn norms(&self, i: usize) -> Vec<(&'static str, Vec<usize>, Kind)> {
+    fn norms(&self, i: usize) -> Vec<(&'static str, Vec<usize>, TensorKind)> {
         let of_states: &[&str] = match self.architecture {
             "gemma3" => &["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"],
             "gpt-oss" => &["attn_norm", "post_attention_norm"],
@@ -224,43 +224,53 @@ impl Shape {
         };
         let normed = matches!(self.architecture, "qwen3" | "qwen3moe" | "gemma3" | "lfm2") && self.has_attention(i);
         let of_heads: &[&str] = if normed { &["attn_q_norm", "attn_k_norm"] } else { &[] };
-        let norm = |part: &&'static str, size: usize| (*part, vec![size], Kind::Ones);
+        let norm = |part: &&'static str, size: usize| (*part, vec![size], TensorKind::Ones);
         of_states.iter().map(|p| norm(p, self.dim)).chain(of_heads.iter().map(|p| norm(p, self.head()))).collect()
     }
 
     /// What mixes the tokens of layer `i`.
-    fn mixer(&self, i: usize) -> Vec<(&'static str, Vec<usize>, Kind)> {
+    fn mixer(&self, i: usize) -> Vec<(&'static str, Vec<usize>, TensorKind)> {
         let (d, q, kv) = (self.dim, self.heads * self.head(), self.kv_heads * self.head());
         if !self.has_attention(i) {
             return vec![
-                ("shortconv.in_proj", vec![3 * d, d], Kind::Matrix),
-                ("shortconv.conv", vec![d, TAPS], Kind::Random),
-                ("shortconv.out_proj", vec![d, d], Kind::Matrix),
+                ("shortconv.in_proj", vec![3 * d, d], TensorKind::Matrix),
+                ("shortconv.conv", vec![d, TAPS], TensorKind::Random),
+                ("shortconv.out_proj", vec![d, d], TensorKind::Matrix),
             ];
         }
         let mut all = match self.architecture {
-            "gpt2" => vec![("attn_qkv", vec![3 * d, d], Kind::Matrix)],
-            _ => vec![("attn_q", vec![q, d], Kind::Matrix), ("attn_k", vec![kv, d], Kind::Matrix), ("attn_v", vec![kv, d], Kind::Matrix)],
+            "gpt2" => vec![("attn_qkv", vec![3 * d, d], TensorKind::Matrix)],
+            _ => vec![
+                ("attn_q", vec![q, d], TensorKind::Matrix),
+                ("attn_k", vec![kv, d], TensorKind::Matrix),
+                ("attn_v", vec![kv, d], TensorKind::Matrix),
+            ],
         };
-        all.push(("attn_output", vec![d, q], Kind::Matrix));
+        all.push(("attn_output", vec![d, q], TensorKind::Matrix));
         if self.architecture == "gpt-oss" {
-            all.push(("attn_sinks", vec![self.heads], Kind::Zeros));
+            all.push(("attn_sinks", vec![self.heads], TensorKind::Zeros));
         }
         all
     }
 
-    fn feed(&self) -> Vec<(&'static str, Vec<usize>, Kind)> {
+    fn feed(&self) -> Vec<(&'static str, Vec<usize>, TensorKind)> {
         let (d, f) = (self.dim, self.feed_forward);
         match self.experts {
             Some(Experts { count: e, size: f, .. }) => vec![
-                ("ffn_gate_inp", vec![e, d], Kind::Random),
-                ("ffn_gate_exps", vec![e, f, d], Kind::Expert),
-                ("ffn_up_exps", vec![e, f, d], Kind::Expert),
-                ("ffn_down_exps", vec![e, d, f], Kind::Expert),
+                ("ffn_gate_inp", vec![e, d], TensorKind::Random),
+                ("ffn_gate_exps", vec![e, f, d], TensorKind::Expert),
+                ("ffn_up_exps", vec![e, f, d], TensorKind::Expert),
+                ("ffn_down_exps", vec![e, d, f], TensorKind::Expert),
             ],
-            None if self.architecture == "gpt2" => vec![("ffn_up", vec![f, d], Kind::Matrix), ("ffn_down", vec![d, f], Kind::Matrix)],
+            None if self.architecture == "gpt2" => {
+                vec![("ffn_up", vec![f, d], TensorKind::Matrix), ("ffn_down", vec![d, f], TensorKind::Matrix)]
+            }
             None => {
-                vec![("ffn_gate", vec![f, d], Kind::Matrix), ("ffn_up", vec![f, d], Kind::Matrix), ("ffn_down", vec![d, f], Kind::Matrix)]
+                vec![
+                    ("ffn_gate", vec![f, d], TensorKind::Matrix),
+                    ("ffn_up", vec![f, d], TensorKind::Matrix),
+                    ("ffn_down", vec![d, f], TensorKind::Matrix),
+                ]
             }
         }
     }
@@ -316,10 +326,10 @@ fn types_of(shape: &Shape, types: WeightTypes, parts: &[Part]) -> Vec<DType> {
     let names: Vec<&str> = parts.iter().map(|p| &*p.name).collect();
     let head = if shape.tied { "token_embd.weight" } else { "output.weight" };
     let of = |(p, dtype): (&Part, DType)| match p.kind {
-        Kind::Matrix if types == WeightTypes::One(DType::MXFP4) && shape.experts.is_some() => DType::Q8_0,
-        Kind::Matrix if matches!(types, WeightTypes::Mix(_)) && p.name == head => DType::Q6_K,
-        Kind::Matrix | Kind::Expert => dtype,
-        Kind::Ones | Kind::Zeros | Kind::Random => DType::F32,
+        TensorKind::Matrix if types == WeightTypes::One(DType::MXFP4) && shape.experts.is_some() => DType::Q8_0,
+        TensorKind::Matrix if matches!(types, WeightTypes::Mix(_)) && p.name == head => DType::Q6_K,
+        TensorKind::Matrix | TensorKind::Expert => dtype,
+        TensorKind::Ones | TensorKind::Zeros | TensorKind::Random => DType::F32,
     };
     parts.iter().zip(types.of(&names, shape.experts.map_or(0, |e| e.count))).map(of).collect()
 }
@@ -345,15 +355,15 @@ pub fn random_file(shape: &Shape, types: WeightTypes) -> Result<Vec<u8>, Failure
     }
     // Tensors share these bytes, which they borrow: every one begins as every other of its kind and type does, and the file is the only copy of them.
     let count = |p: &Part| p.shape.iter().product::<usize>();
-    let mut pools: Vec<((Kind, DType), Vec<u8>)> = Vec::new();
+    let mut pools: Vec<((TensorKind, DType), Vec<u8>)> = Vec::new();
     for (p, &dtype) in parts.iter().zip(&dtypes) {
         let key = (p.kind, dtype);
         if pools.iter().all(|(k, _)| *k != key) {
             let most = parts.iter().zip(&dtypes).filter(|(p, d)| (p.kind, **d) == key).map(|(p, _)| count(p)).max().unwrap_or(0);
             let bytes = match p.kind {
-                Kind::Ones => std::iter::repeat_n(1f32.to_le_bytes(), most).flatten().collect(),
-                Kind::Zeros => vec![0; 4 * most],
-                Kind::Matrix | Kind::Expert | Kind::Random => random_bytes(dtype, most, shape.dim),
+                TensorKind::Ones => std::iter::repeat_n(1f32.to_le_bytes(), most).flatten().collect(),
+                TensorKind::Zeros => vec![0; 4 * most],
+                TensorKind::Matrix | TensorKind::Expert | TensorKind::Random => random_bytes(dtype, most, shape.dim),
             };
             pools.push((key, bytes));
         }

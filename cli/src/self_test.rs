@@ -55,13 +55,13 @@ fn without_folders(text: &str) -> String {
 
 /// The report as it stands. Its file is written anew whenever something begins, so that a crash, a hang or Ctrl-C leaves what was found, and what was
 /// being done.
-struct Report<'f> {
+struct BundleReport<'f> {
     file: Option<&'f Path>,
     machine: Value,
     devices: Vec<Value>,
 }
 
-impl Report<'_> {
+impl BundleReport<'_> {
     fn json(&self) -> Value {
         json!({ "machine": self.machine, "devices": self.devices })
     }
@@ -96,7 +96,7 @@ fn test(
     name: &str,
     device: &Device,
     options: &SelfTestOptions<'_>,
-    shared: (&mut SelfTestReference, &mut Report<'_>),
+    shared: (&mut SelfTestReference, &mut BundleReport<'_>),
     (opening, quiet): (Duration, bool),
 ) -> Result<Value, Failure> {
     let ((reference, all), mut facts, start) = (shared, device_facts(device), Instant::now());
@@ -161,7 +161,7 @@ fn until(end: Instant, names: &[&str]) -> Instant {
 /// asked for.
 pub fn run(names: &[String], only: &str, seconds: f64, file: Option<&Path>, global: Global) -> Result<(), Failure> {
     let names: Vec<&str> = if names.is_empty() { DEVICES.to_vec() } else { names.iter().map(String::as_str).collect() };
-    let mut report = Report { file, machine: machine::machine(), devices: vec![] };
+    let mut report = BundleReport { file, machine: machine::machine(), devices: vec![] };
     let measuring = BENCH_SECONDS.min(seconds / 3.0);
     let end = Instant::now() + Duration::from_secs_f64(seconds - measuring);
     let (mut reference, mut left) = (SelfTestReference::default(), measuring);

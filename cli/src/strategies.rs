@@ -57,7 +57,9 @@ const METRICS: [Metric; 6] = [
 pub fn compare(model: &dyn Model, name: &str, device: &Device, args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let mut bench: Box<dyn Bench + '_> = match args.sequences {
         1 => Box::new(Single { session: Session::new(model, args.prompt + args.tokens, device)?, args }),
-        count => Box::new(Batch { model, device, args, cache: KvCache::batch(&model.shape(), count, args.prompt + args.tokens, device)? }),
+        count => {
+            Box::new(BatchRun { model, device, args, cache: KvCache::batch(&model.shape(), count, args.prompt + args.tokens, device)? })
+        }
     };
     for strategy in PipelineStrategy::ALL {
         let mut warm_up = WarmUp::new(device);
@@ -84,7 +86,7 @@ pub fn compare(model: &dyn Model, name: &str, device: &Device, args: &DecodeArgs
     }
     let rows = rows(&runs);
     if global.json {
-        let rows: Vec<Value> = rows.iter().map(Row::to_json).collect();
+        let rows: Vec<Value> = rows.iter().map(StrategyRow::to_json).collect();
         let value = json!({ "model": name, "device": device.name(), "dtype": model.shape().dtype.name(), "sequences": args.sequences,
             "prompt_tokens": args.prompt, "tokens": args.tokens, "runs": count, "tokens_equal": told.is_empty(), "differences": told, "rows": rows });
         output::result(&value.to_string())?;
@@ -93,7 +95,7 @@ pub fn compare(model: &dyn Model, name: &str, device: &Device, args: &DecodeArgs
         let sequences = if args.sequences > 1 { format!("{} sequences at once, ", args.sequences) } else { String::new() };
         output::result(&format!("{sequences}{} tokens after a prompt of {}, {count} interleaved runs", args.tokens, args.prompt))?;
         let head = ["", "strategy", "ms", "against standard", "noise", ""].map(String::from).to_vec();
-        let cells: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
+        let cells: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(StrategyRow::cells)).collect();
         table::lines(&cells, &[2, 3, 4]).iter().try_for_each(|line| output::result(line))?;
         for (strategy, runs) in PipelineStrategy::ALL.iter().zip(&runs) {
             let times: Vec<f64> = runs.iter().filter_map(METRICS[4].of).collect();
@@ -169,7 +171,7 @@ impl Difference {
 }
 
 /// A metric of one strategy; `change` is against Standard, which has none.
-struct Row {
+struct StrategyRow {
     metric: &'static str,
     strategy: PipelineStrategy,
     seconds: f64,
@@ -178,7 +180,7 @@ struct Row {
     change: Option<Change>,
 }
 
-fn rows(runs: &[Vec<Run>]) -> Vec<Row> {
+fn rows(runs: &[Vec<Run>]) -> Vec<StrategyRow> {
     let mut rows = Vec::new();
     for metric in &METRICS {
         let stats = |runs: &[Run]| runs.iter().map(metric.of).collect::<Option<Vec<f64>>>().and_then(Stats::of);
@@ -187,13 +189,13 @@ fn rows(runs: &[Vec<Run>]) -> Vec<Row> {
             let Some(own) = stats(&runs[n]) else { continue };
             let seconds = (metric.shown)(&own);
             let change = (n > 0).then(|| Change::between(metric.name, std::slice::from_ref(&standard), &[own]));
-            rows.push(Row { metric: metric.name, strategy, seconds, standard: (metric.shown)(&standard), change });
+            rows.push(StrategyRow { metric: metric.name, strategy, seconds, standard: (metric.shown)(&standard), change });
         }
     }
     rows
 }
 
-impl Row {
+impl StrategyRow {
     fn verdict(&self) -> &'static str {
         match self.change.as_ref().map(|c| c.verdict) {
             None => "",
@@ -268,14 +270,14 @@ impl Bench for Single<'_> {
 }
 
 /// Several sequences of one length, read and written together.
-struct Batch<'a> {
+struct BatchRun<'a> {
     model: &'a dyn Model,
     device: &'a Device,
     args: &'a DecodeArgs,
     cache: KvCache,
 }
 
-impl Bench for Batch<'_> {
+impl Bench for BatchRun<'_> {
     fn run(&mut self, strategy: PipelineStrategy) -> Result<Run, Failure> {
         let (model, device, args) = (self.model, self.device, self.args);
         let pacing = pacing_for(strategy, model, device, args.sequences);
@@ -351,7 +353,7 @@ mod tests {
         let rows = rows(&runs);
         assert_eq!(rows.len(), METRICS.len() * PipelineStrategy::ALL.len());
         let verdict = |metric: &str, at: usize| {
-            rows.iter().find(|r| r.metric == metric && r.strategy == PipelineStrategy::ALL[at]).map(Row::verdict).unwrap()
+            rows.iter().find(|r| r.metric == metric && r.strategy == PipelineStrategy::ALL[at]).map(StrategyRow::verdict).unwrap()
         };
         let first: Vec<&str> = (0..5).map(|s| verdict("first token, p50", s)).collect();
         assert_eq!(first, ["", "more", "no difference", "no difference", "no difference"]);

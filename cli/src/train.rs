@@ -14,7 +14,7 @@ use crate::ranks::{RankArgs, check_device, end, global_of, join, note_binding, o
 use crate::{Global, interrupt};
 use clap::Args;
 use corpus::Corpus;
-use report::Report;
+use report::TrainingReport;
 use settings::{Recipe, Settings};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use tensorlogic::Device;
 use tensorlogic::distributed::{Ranks, Vote};
 use tensorlogic::eval::Download;
 use tensorlogic::train::{Checkpoints, LaneStep};
-use trainer::{Progress, Trainer, saved_progress};
+use trainer::{Trainer, TrainingProgress, saved_progress};
 
 /// Train a GPT on text from scratch; `tl generate` runs the resulting folder
 #[derive(Args)]
@@ -206,7 +206,7 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
     };
     let begun = begin();
     let mut t = together(ranks, begun)?;
-    let mut report = Report::new(global, t.recipe.steps, t.progress.step, t.tokens_per_step());
+    let mut report = TrainingReport::new(global, t.recipe.steps, t.progress.step, t.tokens_per_step());
     report.note(&format!(
         "{} parameters, {} tokens in a vocabulary of {}, on {}{}",
         report::grouped(t.parameters() as u64),
@@ -269,7 +269,7 @@ fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failu
             "device": device.name(), "energy": energy.as_ref().map(StepEnergy::json) });
         output::result(&value.to_string())?;
     }
-    if end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
+    if end == TrainingEnd::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
 /// Where a run is computed.
@@ -294,13 +294,13 @@ fn moved(left: Trainer, corpus: &Corpus, folder: &Path, device: &Device, ranks: 
 }
 
 #[derive(PartialEq, Clone, Copy)]
-enum End {
+enum TrainingEnd {
     Done,
     Asked,
     Interrupt,
 }
 
-fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report, started: Instant) -> Result<End, Failure> {
+fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut TrainingReport, started: Instant) -> Result<TrainingEnd, Failure> {
     let before = t.progress.seconds;
     let first = t.progress.step;
     let mut pending: Option<Pending> = None;
@@ -320,15 +320,15 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
             Vote::GoOn
         };
         let mut end = match t.ranks().agree(own)? {
-            Vote::Interrupt => Some(End::Interrupt),
-            _ if step >= t.recipe.steps => Some(End::Done),
-            Vote::Stop => Some(End::Asked),
+            Vote::Interrupt => Some(TrainingEnd::Interrupt),
+            _ if step >= t.recipe.steps => Some(TrainingEnd::Done),
+            Vote::Stop => Some(TrainingEnd::Asked),
             _ => None,
         };
         let due = |every: u64| every > 0 && step % every == 0 && step > first;
         // An evaluation that Ctrl-C cut short is made up for when the run goes on.
         let every = t.recipe.eval_every;
-        let regular = every > 0 && step % every == 0 || end == Some(End::Done);
+        let regular = every > 0 && step % every == 0 || end == Some(TrainingEnd::Done);
         let mut best = false;
         if regular && step > 0 && t.progress.evaluated != Some(step) {
             arrive(&mut pending, t, report)?;
@@ -339,7 +339,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
                 best = t.note_evaluation(loss);
                 report.evaluated(step, loss, best);
             } else if t.has_held_out() {
-                end = Some(End::Interrupt);
+                end = Some(TrainingEnd::Interrupt);
             }
         }
         let sample = due(t.recipe.sample_every);
@@ -392,7 +392,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
 }
 
 /// Records a loss that has arrived.
-fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -> Result<(), Failure> {
+fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut TrainingReport) -> Result<(), Failure> {
     pending.iter_mut().for_each(Pending::look);
     let Some(p) = pending.take() else { return Ok(()) };
     let loss = p.loss.wait::<f32>()?.first().copied().unwrap_or(f32::NAN) as f64;
@@ -426,7 +426,7 @@ fn lock(folder: &Path) -> Result<std::fs::File, Failure> {
 }
 
 /// The checkpoint to resume from.
-fn newest(folder: &Path, resume: bool, global: Global) -> Result<Option<(u64, Progress)>, Failure> {
+fn newest(folder: &Path, resume: bool, global: Global) -> Result<Option<(u64, TrainingProgress)>, Failure> {
     let checkpoints = Checkpoints::new(folder.join("checkpoints"), 1);
     let steps = checkpoints.steps()?;
     if !resume {

@@ -91,7 +91,7 @@ impl Taps {
                 let i = rest % window.shape[d];
                 rest /= window.shape[d];
                 layout = layout.slice(d, i, 1, 1);
-                part = part.narrow(d as isize, i, 1)?;
+                part = part.narrow(d, i, 1)?;
             }
             windows(*wide, vec![(layout, part)], g.node.at)
         };
@@ -190,13 +190,13 @@ impl Fold {
         let row = len + self.shift;
         let order: SmallVec<[usize; 8]> = self.others.iter().copied().chain([self.tap, self.place]).collect();
         let g = g.permute(&order)?;
-        let sizes: SmallVec<[isize; 8]> = g.dims()[..self.others.len()].iter().copied().chain([len]).map(|n| n as isize).collect();
-        let g = g.reshape(&[outer as isize, taps as isize, places as isize])?;
+        let sizes: SmallVec<[usize; 8]> = g.dims()[..self.others.len()].iter().copied().chain([len]).collect();
+        let g = g.reshape(&[outer, taps, places])?;
         let mut spread = Layout::contiguous(Shape::of(&[outer, taps, places]));
         (spread.strides[0], spread.strides[1], spread.strides[2]) = ((taps * row) as isize, row as isize, self.step as isize);
         let meta = Meta { dtype: g.dtype(), shape: Shape::of(&[outer, taps * row]) };
         let rows = windows(meta, vec![(spread, g.clone())], g.node.at)?;
-        let columns = rows.narrow(1, 0, taps * len)?.reshape(&[outer as isize, taps as isize, len as isize])?;
+        let columns = rows.narrow(1, 0, taps * len)?.reshape(&[outer, taps, len])?;
         let sum = if taps <= MAX_ADDED_TAPS {
             let mut sum = columns.narrow(1, 0, 1)?;
             for t in 1..taps {

@@ -7,8 +7,7 @@ mod bad_indices;
 mod captures;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
-#[doc(hidden)]
-pub mod codegen;
+pub(crate) mod codegen;
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod countdown;
 pub mod cpu;

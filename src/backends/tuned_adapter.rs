@@ -162,6 +162,7 @@ impl TunedAdapter {
     /// [`TensorError::Config`](crate::TensorError::Config) where it cannot be written: the file is then as it was.
     ///
     /// ```no_run
+    /// # // Not run: it would replace the table that this machine's programs use.
     /// use tensorlogic::{backends::Backend, backends::gpu::GpuBackend, tuning::Tuning};
     /// let gpu = GpuBackend::open("gpu")?;
     /// let adapter = gpu.adapter().expect("a GPU has one");

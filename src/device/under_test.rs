@@ -34,6 +34,11 @@ pub(crate) fn left() -> Option<Device> {
     device.fallback(&crate::error::TensorError::DeviceLost("as asked".into()))
 }
 
+/// The CPU, and the GPU under test where there is one.
+pub(crate) fn devices() -> Vec<Device> {
+    [Some(Device::cpu()), gpu()].into_iter().flatten().collect()
+}
+
 /// The GPU under test as a device, on which small cases run too.
 pub(crate) fn gpu() -> Option<Device> {
     open(Device::open).inspect(|d| d.set_adaptive(false))

@@ -105,7 +105,7 @@ pub(crate) fn square_tensors(values: &Tensor) -> TensorResult<Tensor> {
     let values = if whole > len { values.pad(&[(0, (whole - len) as isize)], PadMode::Constant(0.0))? } else { values.clone() };
     let squared = values.mul(&values)?;
     squared.eval()?;
-    let mut sums = squared.lt(f32::MIN_POSITIVE)?.where_(0.0, &squared)?.reshape(&[(whole / BLOCK) as isize, BLOCK as isize])?;
+    let mut sums = squared.lt(f32::MIN_POSITIVE)?.where_(0.0, &squared)?.reshape(&[whole / BLOCK, BLOCK])?;
     let mut width = BLOCK;
     while width > 1 {
         sums.eval()?;
@@ -375,7 +375,7 @@ mod tests {
             special.iter().enumerate().for_each(|(n, v)| values[n % 5 * BLOCK + 31 * n] = *v);
             let mut want = vec![0; len.div_ceil(BLOCK)];
             squares(&values, &mut want);
-            for device in [Some(crate::Device::cpu()), crate::device::under_test::gpu()].into_iter().flatten() {
+            for device in crate::device::under_test::devices() {
                 let got: Vec<f32> = square_tensors(&Tensor::from_vec(values.clone(), &[len], &device).unwrap()).unwrap().to_vec().unwrap();
                 assert_eq!(got.len(), want.len(), "{len} values on {}", device.name());
                 for (n, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -444,7 +444,7 @@ mod tests {
         let mut want = a.clone();
         add(&mut want, &b);
         assert!(want.iter().all(|v| !v.is_subnormal()) && a.iter().zip(&b).any(|(a, b)| (a + b).is_subnormal()));
-        for device in [Some(crate::Device::cpu()), crate::device::under_test::gpu()].into_iter().flatten() {
+        for device in crate::device::under_test::devices() {
             let tensor = |v: &[f32]| Tensor::from_vec(v.to_vec(), &[v.len()], &device).unwrap();
             let got: Vec<f32> = add_tensors(&tensor(&a), &tensor(&b)).unwrap().to_vec().unwrap();
             for ((a, b), (got, want)) in a.iter().zip(&b).zip(got.iter().zip(&want)) {

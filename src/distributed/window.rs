@@ -158,13 +158,14 @@ impl Window {
 
     /// Sums `data` over all ranks as [`super::sums::reduce_all`] does, with the same bits. All ranks call it together.
     ///
-    /// ```no_run
+    /// ```
     /// use tensorlogic::distributed::{RANK_TIMEOUT, join};
     /// let ranks = join(RANK_TIMEOUT, |words| eprintln!("{words}"))?;
     /// let mut gradients = [1.0, 2.0, 3.0];
     /// if let Some(window) = ranks.window()? {
     ///     window.reduce_all(&mut gradients); // all ranks are on one machine
     /// }
+    /// # assert_eq!(gradients, [1.0, 2.0, 3.0].map(|g| g * ranks.size() as f32));
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
     pub fn reduce_all(&self, data: &mut [f32]) {

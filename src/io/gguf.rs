@@ -41,15 +41,16 @@ pub(super) fn bad(message: impl Into<String>) -> TensorError {
 
 /// A GGUF file: metadata by key, tensors by name, bytes without copying.
 ///
-/// ```no_run
-/// # fn main() -> tensorlogic::TensorResult<()> {
+/// ```
 /// use tensorlogic::io::{Gguf, gguf::Value};
-/// let file = Gguf::open("model.gguf")?;
-/// let layers = file.u64("llama.block_count")?;
-/// let theta = file.opt("llama.rope.freq_base", Value::f64)?.unwrap_or(10000.0);
+/// let file = Gguf::open("models/tiny/tiny.gguf")?;
+/// assert_eq!(file.u64("gpt2.block_count")?, 6);
+/// let theta = file.opt("gpt2.rope.freq_base", Value::f64)?; // a key that need not be there
+/// assert_eq!(theta.unwrap_or(10000.0), 10000.0);
 /// let info = file.tensor("token_embd.weight")?;
 /// let (dtype, bytes) = (info.dtype()?, file.bytes_of(info));
-/// # Ok(()) }
+/// # assert_eq!(bytes.len(), info.shape.iter().product::<usize>() / dtype.block() * dtype.block_bytes());
+/// # Ok::<(), tensorlogic::TensorError>(())
 /// ```
 #[derive(Debug)]
 pub struct Gguf {

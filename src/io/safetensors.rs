@@ -63,12 +63,12 @@ const fn other(name: &'static str, block: usize, bytes: usize) -> StoredType {
 
 /// The tensors of one safetensors file, or of all files of a sharded model.
 ///
-/// ```no_run
-/// # fn main() -> tensorlogic::TensorResult<()> {
-/// let model = tensorlogic::io::SafeTensors::open("gpt2")?; // a folder, a `.safetensors` file or an index
-/// let info = model.tensor("wte.weight")?;
+/// ```
+/// let model = tensorlogic::io::SafeTensors::open("tests/vectors/models/gpt2-odd")?; // a folder, a `.safetensors` file or an index
+/// let info = model.tensor("transformer.wte.weight")?;
 /// let (dtype, bytes) = (info.dtype()?, model.bytes_of(info));
-/// # Ok(()) }
+/// assert_eq!(bytes.len(), dtype.block_bytes() * info.shape.iter().product::<usize>());
+/// # Ok::<(), tensorlogic::TensorError>(())
 /// ```
 #[derive(Debug)]
 pub struct SafeTensors {

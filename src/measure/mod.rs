@@ -200,7 +200,7 @@ pub fn first(t: &Tensor) -> TensorResult<f64> {
     use crate::dtype::DType::*;
     let mut one = t.clone();
     for d in 0..t.rank() {
-        one = one.narrow(d as isize, 0, 1)?;
+        one = one.narrow(d, 0, 1)?;
     }
     let b = one.to_bytes()?;
     Ok(match t.dtype() {

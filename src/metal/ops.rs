@@ -36,10 +36,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// If the driver rejects a kernel.
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// assert!(ops.backend().get_compute_pipeline("matmul_kernel").is_some());
     /// assert!(ops.backend().get_compute_pipeline("softmax_kernel").is_none()); // only the five are compiled
     /// # Ok::<(), tensorlogic::TensorError>(())
@@ -76,10 +77,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// [`TensorError::Shape`] when a buffer has fewer than `n` f32, [`TensorError::DType`] when one was made of another type,
     /// [`TensorError::Device`] when one belongs to another backend.
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// let shared = MTLResourceOptions::StorageModeShared;
     /// let x = ops.backend().create_buffer_with_data(&[1.0f32, 2.0], shared)?;
     /// ops.add(&x, &x, &x, 2)?;
@@ -98,10 +100,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// See [`MetalOps::add`].
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// let shared = MTLResourceOptions::StorageModeShared;
     /// let x = ops.backend().create_buffer_with_data(&[3.0f32, 4.0], shared)?;
     /// ops.mul(&x, &x, &x, 1)?;
@@ -120,10 +123,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// See [`MetalOps::add`].
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// let shared = MTLResourceOptions::StorageModeShared;
     /// let x = ops.backend().create_buffer_with_data(&[-1.0f32, 2.0], shared)?;
     /// ops.relu(&x, &x, 2)?;
@@ -142,10 +146,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// See [`MetalOps::add`].
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// let shared = MTLResourceOptions::StorageModeShared;
     /// let x = ops.backend().create_buffer_with_data(&[0.0f32, 100.0], shared)?;
     /// ops.sigmoid(&x, &x, 2)?;
@@ -164,10 +169,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// See [`MetalOps::add`]; also when `c` is the memory of `a` or `b`.
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MTLResourceOptions, MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// let shared = MTLResourceOptions::StorageModeShared;
     /// let a = ops.backend().create_buffer_with_data(&[1.0f32, 2.0, 3.0, 4.0], shared)?; // [2, 2]
     /// let b = ops.backend().create_buffer_with_data(&[5.0f32, 6.0], shared)?; // [2, 1]
@@ -198,10 +204,11 @@ impl<B: RawBackend> MetalOps<B> {
     /// # Errors
     /// See [`MetalOps::add`]; also for a handle that was freed, or one of another backend.
     ///
-    /// ```no_run
+    /// ```
     /// use std::sync::Arc;
     /// use tensorlogic::metal::{MetalOps, RawBackend, RawGpuBackend};
-    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::open("gpu")?))?;
+    /// # if !RawGpuBackend::is_available() { return Ok(()); } // there is no GPU
+    /// let ops = MetalOps::new(Arc::new(RawGpuBackend::initialize()?))?;
     /// let (x, y) = (ops.backend().allocate(8)?, ops.backend().allocate(8)?);
     /// ops.backend().copy_host_to_buffer(&[0.5f32, 1.5], &ops.backend().buffer(x)?)?;
     /// ops.add_ptr(x, x, y, 2)?;

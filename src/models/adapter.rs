@@ -460,8 +460,8 @@ fn to_neighbours(b: &Tensor, head: Option<usize>) -> TensorResult<Tensor> {
     reorder(b, head, |half| [2, half])
 }
 
-fn reorder(b: &Tensor, head: Option<usize>, split: impl Fn(isize) -> [isize; 2]) -> TensorResult<Tensor> {
+fn reorder(b: &Tensor, head: Option<usize>, split: impl Fn(usize) -> [usize; 2]) -> TensorResult<Tensor> {
     let (Some(head), [rows, rank]) = (head, b.dims()) else { return b.contiguous() };
-    let (rows, rank, [x, y]) = (*rows as isize, *rank as isize, split(head as isize / 2));
-    b.reshape(&[rows / head as isize, x, y, rank])?.transpose(1, 2)?.reshape(&[rows, rank])?.contiguous()
+    let (rows, rank, [x, y]) = (*rows, *rank, split(head / 2));
+    b.reshape(&[rows / head, x, y, rank])?.transpose(1, 2)?.reshape(&[rows, rank])?.contiguous()
 }

@@ -36,13 +36,17 @@ const REFUSED: usize = 8;
 /// # Errors
 /// Where the file does not name its architecture, or has quantized layers of a kind that is not implemented.
 ///
-/// ```no_run
+/// ```
+/// use tensorlogic::io::{Gguf, GgufWriter};
 /// use tensorlogic::models::{Weights, lacks};
 /// use tensorlogic::prelude::*;
 ///
-/// if let Some(lacks) = lacks(Weights::open("model", &Device::cpu())?)? {
-///     println!("{} is nearest to {}; unknown settings: {:?}", lacks.architecture, lacks.nearest, lacks.settings);
-/// }
+/// let mut file = GgufWriter::new();
+/// file.set("general.architecture", "swirl").set("swirl.block_count", 1u32).set("swirl.swirl_rate", 3u32);
+/// let file = Gguf::from_bytes(file.to_bytes()?)?;
+/// let lacks = lacks(Weights::from_gguf(file, &Device::cpu()))?.expect("no architecture has this name");
+/// println!("{} is nearest to {}", lacks.architecture, lacks.nearest);
+/// assert_eq!(lacks.settings, ["`swirl.swirl_rate` is 3"]);
 /// # Ok::<(), TensorError>(())
 /// ```
 pub fn lacks(weights: Weights) -> TensorResult<Option<Lacks>> {

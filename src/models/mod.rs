@@ -181,9 +181,9 @@ pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction
 /// ```
 pub fn loss_of(model: &dyn Model, pass: &mut Pass<'_>, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
     let logits = model.logits(&model.forward(pass, &mut KvCache::none())?)?;
-    let vocab = *logits.dims().last().unwrap_or(&0) as isize;
+    let vocab = *logits.dims().last().unwrap_or(&0);
     let options = NllOptions { ignore_index: -1, reduction, ..Default::default() };
-    logits.reshape(&[-1, vocab])?.cross_entropy_wide(&targets.flatten(0, -1)?, &options)
+    logits.reshape(((), vocab))?.cross_entropy_wide(&targets.flatten(0, -1)?, &options)
 }
 
 /// Sizes of a model.
@@ -353,12 +353,11 @@ impl Projection {
 /// `[B,T,H·D]` to `[B,H,T,D]`.
 pub(crate) fn split_heads(x: &Tensor, heads: usize) -> TensorResult<Tensor> {
     let (b, t, d) = (x.dims()[0], x.dims()[1], x.dims()[2] / heads);
-    x.reshape(&[b as isize, t as isize, heads as isize, d as isize])?.transpose(1, 2)
+    x.reshape(&[b, t, heads, d])?.transpose(1, 2)
 }
 
 /// `[B,H,T,D]` to `[B,T,H·D]`.
 pub(crate) fn merge_heads(x: &Tensor) -> TensorResult<Tensor> {
-    let [b, h, t, d] = x.dims() else { return Err(TensorError::Value(format!("merge_heads of {}", x.shape()))) };
-    let (b, h, t, d) = (*b as isize, *h as isize, *t as isize, *d as isize);
+    let &[b, h, t, d] = x.dims() else { return Err(TensorError::Value(format!("merge_heads of {}", x.shape()))) };
     x.transpose(1, 2)?.reshape(&[b, t, h * d])
 }

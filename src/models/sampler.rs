@@ -160,12 +160,8 @@ pub(crate) fn nan_error() -> TensorError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::under_test::devices;
     use crate::ops::reduce::NONE;
-
-    /// The CPU, and the GPU where there is one.
-    fn devices() -> Vec<Device> {
-        [Device::cpu()].into_iter().chain(crate::device::under_test::gpu()).collect()
-    }
 
     #[test]
     fn nothing_can_be_chosen_from_no_logits() {
@@ -249,32 +245,6 @@ mod tests {
         (0..p.len()).filter(|t| !order.contains(t)).for_each(|t| p[t] = 0.0);
         let sum: f64 = p.iter().sum();
         p.iter().map(|v| v / sum).collect()
-    }
-
-    #[test]
-    fn cutoffs_are_those_of_the_definitions() {
-        for device in devices() {
-            for (n, spread) in [(1, 1.0), (7, 2.0), (1000, 1.0), (5003, 3.0), (40_000, 2.0)] {
-                // Rounded, so that some are equal.
-                let logits: Vec<f32> = (0..n).map(|i| (((i * 7919) % 1013) as f32 / 64.0).round() / 8.0 * spread - 2.0).collect();
-                for (temperature, top_k, top_p, min_p) in [
-                    (1.0, 1, 1.0, 0.0),
-                    (0.7, 40, 1.0, 0.0),
-                    (1.0, 0, 0.9, 0.0),
-                    (0.8, 50, 0.95, 0.0),
-                    (1.3, 0, 0.5, 0.05),
-                    (1.0, 0, 1.0, 0.1),
-                    (1.0, n, 1e-9, 0.0),
-                ] {
-                    let s = Sampler { temperature, top_k, top_p, min_p, ..Sampler::default() };
-                    let name = format!("{}: {n} logits, {s:?}", device.name());
-                    let want = left(&s, &logits);
-                    let cut = Tensor::from_vec(logits.clone(), &[n], &device).unwrap().cutoff(s.cutoff()).unwrap().to_vec().unwrap()[0];
-                    let wrong = (0..n).find(|&t| (logits[t] >= cut) != (want[t] > 0.0));
-                    assert_eq!(wrong, None, "{name}: the cutoff is {cut}, {:?}", wrong.map(|t| logits[t]));
-                }
-            }
-        }
     }
 
     #[test]

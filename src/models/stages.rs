@@ -157,17 +157,18 @@ impl LayerStages {
     /// # Errors
     /// As for [`LayerStages::load`], on every rank where one has an error; those of the transport.
     ///
-    /// ```no_run
+    /// ```
     /// use std::time::Duration;
     /// use tensorlogic::distributed::join;
     /// use tensorlogic::models::{LayerStages, Weights};
     /// use tensorlogic::prelude::*;
-    /// let ranks = join(Duration::from_secs(60), |why| eprintln!("{why}"))?; // of `mpirun -n 2`
+    /// let ranks = join(Duration::from_secs(60), |why| eprintln!("{why}"))?; // with `mpirun -n 2` there are two, without a launcher one
     /// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
-    /// assert!(ranks.is_first());
-    /// let (stages, model) = LayerStages::lead(Ok(&weights), None, &ranks)?;
-    /// assert_eq!(stages.layers(), [0..3, 3..6]);
-    /// assert_eq!(model.distant_bytes(), stages.bytes()[1]); // what the other rank holds
+    /// if ranks.is_first() {
+    ///     let (stages, model) = LayerStages::lead(Ok(&weights), None, &ranks)?;
+    ///     assert_eq!(stages.layers().len(), ranks.size());
+    ///     assert_eq!(model.distant_bytes(), stages.bytes()[1..].iter().sum::<u64>()); // what the other ranks hold
+    /// }
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn lead(weights: TensorResult<&Weights>, dtype: Option<DType>, ranks: &Ranks) -> TensorResult<(LayerStages, Box<dyn Model>)> {
@@ -385,15 +386,16 @@ impl Drop for Leader {
 /// # Errors
 /// This rank's own; [`TensorError::Rank`] where another rank failed before the first pass.
 ///
-/// ```no_run
+/// ```
 /// use std::time::Duration;
 /// use tensorlogic::distributed::join;
 /// use tensorlogic::models::{Weights, stages::follow};
 /// use tensorlogic::prelude::*;
-/// let ranks = join(Duration::from_secs(60), |why| eprintln!("{why}"))?; // of `mpirun -n 2`
+/// let ranks = join(Duration::from_secs(60), |why| eprintln!("{why}"))?; // with `mpirun -n 2` there are two, without a launcher one
 /// let weights = Weights::open("models/tiny/tiny.gguf", &Device::cpu())?;
-/// assert_eq!(ranks.rank(), 1); // rank 0 calls `LayerStages::lead`
-/// follow(Ok(&weights), &ranks)?;
+/// if !ranks.is_first() {
+///     follow(Ok(&weights), &ranks)?; // rank 0 calls `LayerStages::lead`
+/// }
 /// # Ok::<(), TensorError>(())
 /// ```
 pub fn follow(weights: TensorResult<&Weights>, ranks: &Ranks) -> TensorResult<()> {

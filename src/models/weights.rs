@@ -371,7 +371,7 @@ impl<'a> Tensors<'a> {
             let t = match t.dims() {
                 &[_, 1, n] if n == taps => t.squeeze(1)?,
                 &[_, n] if n == taps && !self.is_hub() => t,
-                &[1, channels, 1, n] if n == taps && !self.is_hub() => t.reshape(&[channels as isize, n as isize])?,
+                &[1, channels, 1, n] if n == taps && !self.is_hub() => t.reshape(&[channels, n])?,
                 dims => {
                     let message =
                         format!("`{}` has shape {dims:?}; the settings ask for {taps} taps ({})", self.stored(name), self.settings.sizes());
@@ -417,8 +417,7 @@ impl<'a> Tensors<'a> {
         if t.numel() != shape.iter().product::<usize>() {
             return self.shaped(name, shape);
         }
-        let shape: Vec<isize> = shape.iter().map(|&n| n as isize).collect();
-        t.reshape(&shape)
+        t.reshape(shape)
     }
 
     /// A tensor of one element.
@@ -600,7 +599,7 @@ impl<'a> Tensors<'a> {
     pub fn flat_vector(&self, name: &str, len: usize) -> TensorResult<Tensor> {
         let t = self.any(name)?;
         match t.dims() {
-            &[1, n] if n == len => Ok(self.keep(name, evaluated(t.reshape(&[len as isize])?.cast(DType::F32)?)?)),
+            &[1, n] if n == len => Ok(self.keep(name, evaluated(t.reshape(&[len])?.cast(DType::F32)?)?)),
             _ => self.vector(name, len),
         }
     }
@@ -611,7 +610,7 @@ impl<'a> Tensors<'a> {
     /// As for [`Tensors::tensor`].
     pub fn linear_or_vector(&self, name: &str, inputs: usize) -> TensorResult<Projection> {
         let weight = self.flat_vector(&format!("{name}.weight"), inputs)?;
-        Ok(Projection::new(evaluated(weight.reshape(&[1, inputs as isize])?.cast(self.dtype)?)?, None))
+        Ok(Projection::new(evaluated(weight.reshape(&[1, inputs])?.cast(self.dtype)?)?, None))
     }
 
     /// What one tensor of a folder has of several that GGUF has, as `parts` makes them of it.
@@ -642,7 +641,7 @@ impl<'a> Tensors<'a> {
             return Ok([self.matrix(&k, &[heads, rank, plain])?, self.matrix(&v, &[heads, value, rank])?]);
         }
         self.split(&joint, &[heads * (plain + value), rank], [&k, &v], |t| {
-            let t = t.reshape(&[heads as isize, (plain + value) as isize, rank as isize])?;
+            let t = t.reshape(&[heads, plain + value, rank])?;
             Ok([t.narrow(1, 0, plain)?.transpose(1, 2)?, t.narrow(1, plain, value)?])
         })
     }

@@ -108,17 +108,17 @@ impl MultiHeadAttention {
         let mask = mask.map(additive).transpose()?;
         let options = AttentionOptions { causal: self.causal, dropout: self.drop.draw()?, ..Default::default() };
         let y = q.attention(&k, &v, mask.as_ref(), &options)?;
-        let [b, t] = [x.shape()[0] as isize, x.shape()[1] as isize];
-        self.c_proj.forward(&y.transpose(1, 2)?.reshape(&[b, t, width as isize])?)
+        let [b, t] = [x.shape()[0], x.shape()[1]];
+        self.c_proj.forward(&y.transpose(1, 2)?.reshape(&[b, t, width])?)
     }
 
     /// Queries `[B, heads, T, size]` of `x`, and keys and values `[B, heads, S, size]` of `memory`, or of `x` as well.
     fn project(&self, x: &Tensor, memory: Option<&Tensor>) -> TensorResult<[Tensor; 3]> {
         let width = x.shape()[2];
         let split = |joint: &Tensor, n: usize| {
-            let [b, t] = [joint.shape()[0] as isize, joint.shape()[1] as isize];
+            let [b, t] = [joint.shape()[0], joint.shape()[1]];
             let part = joint.narrow(-1, n * width, width)?;
-            part.reshape(&[b, t, self.heads as isize, (width / self.heads) as isize])?.transpose(1, 2)
+            part.reshape(&[b, t, self.heads, width / self.heads])?.transpose(1, 2)
         };
         let Some(memory) = memory else {
             let joint = self.c_attn.forward(x)?;

@@ -166,7 +166,7 @@ impl Gpt {
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
-        let logits = self.forward(tokens)?.reshape(&[-1, self.config.vocab as isize])?;
+        let logits = self.forward(tokens)?.reshape(((), self.config.vocab))?;
         // The logits stay as the product gives them: as f32 they would be the largest tensor of a step.
         logits.cross_entropy_wide(&targets.flatten(0, -1)?, &NllOptions::default())
     }

@@ -3,6 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::ops::Lit;
+use crate::shape::Axis;
 use crate::tensor::{Mode, RareFields, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
@@ -478,14 +479,14 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn glu(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn glu(&self, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = crate::shape::dim(d, self.rank(), "glu", at)?;
         let size = self.size_for("glu", k, at)?;
         if size % 2 != 0 {
             return Err(TensorError::shape("glu", at, format!("dimension {k} of {} is not even", self.shape())));
         }
-        let (a, b) = (self.narrow(k as isize, 0, size / 2)?, self.narrow(k as isize, size / 2, size / 2)?);
+        let (a, b) = (self.narrow(k, 0, size / 2)?, self.narrow(k, size / 2, size / 2)?);
         a.mul(&b.sigmoid()?)
     }
 }

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::shape::dim;
+use crate::shape::{Axis, dim};
 use crate::tensor::{Grads, Inputs, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
@@ -39,7 +39,7 @@ impl Op for Cat {
         let run = |t: &Tensor| {
             let n = t.shape()[self.dim];
             start += n;
-            v.grad().narrow(self.dim as isize, start - n, n).map(Some)
+            v.grad().narrow(self.dim, start - n, n).map(Some)
         };
         Some(v.inputs.iter().map(run).collect())
     }
@@ -60,7 +60,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
+    pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let mut tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
         if tensors.iter().any(|t| t.rank() > 1) {
@@ -105,14 +105,14 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
+    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
         let Some(&first) = tensors.first() else { return Err(TensorError::shape("stack", at, "no tensors")) };
         if let Some(t) = tensors.iter().find(|t| t.shape() != first.shape()) {
             return Err(TensorError::shape("stack", at, format!("{} and {} differ", first.shape(), t.shape())));
         }
-        let k = dim(d, first.rank() + 1, "stack", at)? as isize;
+        let k = dim(d, first.rank() + 1, "stack", at)?;
         let mut rows = Vec::with_capacity(tensors.len());
         for t in tensors {
             rows.push(t.unsqueeze(k)?);
@@ -134,12 +134,12 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn split(&self, d: isize) -> TensorResult<Vec<Tensor>> {
+    pub fn split(&self, d: impl Axis) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "split", at)?;
         let mut parts = Vec::new();
         for i in 0..self.size_for("split", k, at)? {
-            parts.push(self.narrow(k as isize, i, 1)?);
+            parts.push(self.narrow(k, i, 1)?);
         }
         Ok(parts)
     }
@@ -158,7 +158,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn split_with_sizes(&self, sizes: &[usize], d: isize) -> TensorResult<Vec<Tensor>> {
+    pub fn split_with_sizes(&self, sizes: &[usize], d: impl Axis) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "split_with_sizes", at)?;
         let size = self.size_for("split_with_sizes", k, at)?;
@@ -171,7 +171,7 @@ impl Tensor {
         }
         let (mut start, mut parts) = (0, Vec::with_capacity(sizes.len()));
         for &n in sizes {
-            parts.push(self.narrow(k as isize, start, n)?);
+            parts.push(self.narrow(k, start, n)?);
             start += n;
         }
         Ok(parts)
@@ -190,7 +190,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn chunk(&self, n: usize, d: isize) -> TensorResult<Vec<Tensor>> {
+    pub fn chunk(&self, n: usize, d: impl Axis) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "chunk", at)?;
         let size = self.size_for("chunk", k, at)?;
@@ -214,12 +214,12 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unstack(&self, d: isize) -> TensorResult<Vec<Tensor>> {
+    pub fn unstack(&self, d: impl Axis) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unstack", at)?;
         let mut parts = Vec::new();
         for i in 0..self.size_for("unstack", k, at)? {
-            parts.push(self.select(k as isize, i)?);
+            parts.push(self.select(k, i)?);
         }
         Ok(parts)
     }

@@ -118,17 +118,13 @@ fn axes(
     (0..n).map(axis).collect()
 }
 
-fn signed(dims: &[usize]) -> Vec<isize> {
-    dims.iter().map(|&d| d as isize).collect()
-}
-
 impl Tensor {
     /// Windows of all dimensions after the first two: `[N, C, counts…, kernels…]`; margins hold `fill`.
     fn windows(&self, axes: &[WindowAxis], fill: f64) -> TensorResult<Tensor> {
         let margins: Vec<(isize, isize)> = [(0, 0); 2].into_iter().chain(axes.iter().map(WindowAxis::margins)).collect();
         let mut x = self.pad(&margins, PadMode::Constant(fill))?;
         for (i, a) in axes.iter().enumerate() {
-            x = x.unfold(2 + i as isize, a.reach(), a.stride)?;
+            x = x.unfold(2 + i, a.reach(), a.stride)?;
             if a.dilation > 1 {
                 x = x.slice(-1, 0, a.reach(), a.dilation)?;
             }
@@ -188,21 +184,21 @@ impl Tensor {
         // A group is a batch: [N·G, C/G, …] to rows [N, G, places, C/G·kernel].
         let mut sizes = x.dims().to_vec();
         (sizes[0], sizes[1]) = (batch * groups, inner);
-        let windows = x.reshape(&signed(&sizes))?.windows(&axes, 0.0)?;
+        let windows = x.reshape(&sizes)?.windows(&axes, 0.0)?;
         let order: Vec<usize> = [0].into_iter().chain(2..2 + spatial).chain([1]).chain(2 + spatial..2 + 2 * spatial).collect();
         let rows = windows.permute(&order)?;
         let y = if groups == 1 {
-            let rows = rows.reshape(&signed(&[batch * places, taps]))?;
-            rows.matmul(&weight.reshape(&signed(&[outputs, taps]))?.t()?)?.reshape(&signed(&[batch, 1, places, outputs]))?
+            let rows = rows.reshape(&[batch * places, taps])?;
+            rows.matmul(&weight.reshape(&[outputs, taps])?.t()?)?.reshape(&[batch, 1, places, outputs])?
         } else {
-            let rows = rows.reshape(&signed(&[batch, groups, places, taps]))?;
-            rows.matmul(&weight.reshape(&signed(&[groups, own, taps]))?.transpose(-1, -2)?)?
+            let rows = rows.reshape(&[batch, groups, places, taps])?;
+            rows.matmul(&weight.reshape(&[groups, own, taps])?.transpose(-1, -2)?)?
         };
         let mut sizes = vec![batch, outputs];
         sizes.extend(axes.iter().map(|a| a.count));
-        let mut y = y.transpose(-1, -2)?.reshape(&signed(&sizes))?;
+        let mut y = y.transpose(-1, -2)?.reshape(&sizes)?;
         if let Some(b) = bias {
-            y = y.add(&b.reshape(&signed(&[&[outputs][..], &vec![1; spatial]].concat()))?)?;
+            y = y.add(&b.reshape(&[&[outputs][..], &vec![1; spatial]].concat())?)?;
         }
         if lone { y.squeeze(0) } else { Ok(y) }
     }
@@ -242,11 +238,11 @@ impl Tensor {
         for i in 0..spatial {
             let (n, stride) = (y.shape()[i + 2], w.stride.get(i).copied().unwrap_or(1));
             if stride > 1 {
-                let d = i as isize + 2;
+                let d = i + 2;
                 let mut around = vec![(0, 0); y.rank() + 1];
                 around[i + 3] = (0, stride as isize - 1);
-                let mut sizes = signed(y.dims());
-                sizes[i + 2] = (n * stride) as isize;
+                let mut sizes = y.dims().to_vec();
+                sizes[i + 2] = n * stride;
                 y = y.unsqueeze(d + 1)?.pad(&around, PadMode::Constant(0.0))?.reshape(&sizes)?.narrow(d, 0, (n - 1) * stride + 1)?;
             }
             let reach = (w.dilation.get(i).copied().unwrap_or(1) * weight.shape()[i + 2].saturating_sub(1)) as isize;
@@ -258,11 +254,11 @@ impl Tensor {
         // [C, O/G, …] to [O, C/G, …], backwards.
         let (inner, own) = (weight.shape()[0] / groups, weight.shape()[1]);
         let kernel = &weight.dims()[2..];
-        let mut transposed = weight.reshape(&signed(&[&[groups, inner, own], kernel].concat()))?.transpose(1, 2)?;
+        let mut transposed = weight.reshape(&[&[groups, inner, own], kernel].concat())?.transpose(1, 2)?;
         for d in 0..spatial {
-            transposed = transposed.flip(d as isize + 3)?;
+            transposed = transposed.flip(d + 3)?;
         }
-        let transposed = transposed.reshape(&signed(&[&[groups * own, inner], kernel].concat()))?;
+        let transposed = transposed.reshape(&[&[groups * own, inner], kernel].concat())?;
         let windows = WindowOptions { dilation: w.dilation.clone(), ..Default::default() };
         let y = y.conv_at(op, &transposed, bias, &ConvOptions { windows, groups, output_padding: vec![] }, at)?;
         if lone { y.squeeze(0) } else { Ok(y) }
@@ -299,7 +295,7 @@ impl Tensor {
             let y = if x.is_tracked() {
                 let taps: usize = kernel.iter().product();
                 let sizes = [&windows.dims()[..2 + kernel.len()], &[taps]].concat();
-                let rows = windows.reshape(&signed(&sizes))?;
+                let rows = windows.reshape(&sizes)?;
                 let best = rows.detach().argmax(-1)?.unsqueeze(-1)?;
                 let hit = best.eq(&Tensor::arange(0.0, taps as f64, 1.0, DType::I32, x.device())?)?;
                 hit.where_(&rows, 0.0)?.sum(&[-1], false)?

@@ -416,10 +416,12 @@ impl Kernel for CustomKernel {
                 source += &group.function(helper, combine, adapter);
             }
         }
+        let members: String = (0..step.params.len()).map(|n| format!(", param_{n}: f32")).collect();
+        let cases: String = (0..step.params.len()).map(|n| format!("    case {n}u: {{ return p.param_{n}; }}\n")).collect();
         let _ = write!(
             source,
-            "\nvar<private> thread: u32;\nfn param(n: u32) -> f32 {{ return bitcast<f32>(word(2u + n)); }}\n{head}  thread = lane;\n  \
-             if (linear < word(0u)) {{ {name}(linear, word(1u), lane); }}\n}}\n"
+            "\nstruct Params {{ rows: u32, cols: u32{members} }}\nvar<private> thread: u32;\nfn param(n: u32) -> f32 {{\n  switch (n) {{\n{cases}    \
+             default: {{ return 0.0; }}\n  }}\n}}\n{head}  thread = lane;\n  if (linear < p.rows) {{ {name}(linear, p.cols, lane); }}\n}}\n"
         );
         Some(Wgsl {
             source: source.into(),

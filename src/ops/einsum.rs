@@ -36,7 +36,7 @@ impl Named {
         let mut t = self.tensor.permute(&at)?;
         for (i, l) in order.iter().enumerate() {
             if !self.labels.contains(l) {
-                t = t.unsqueeze(i as isize)?;
+                t = t.unsqueeze(i)?;
             }
         }
         t.broadcast_to(&order.iter().map(|l| sizes[l]).collect::<Vec<_>>())
@@ -54,9 +54,9 @@ fn product(a: Named, b: Named, needed: impl Fn(Label) -> bool, sizes: &BTreeMap<
     let rows: Vec<Label> = a.labels.iter().copied().filter(|l| !both.contains(l)).collect();
     let cols: Vec<Label> = b.labels.iter().copied().filter(|l| !both.contains(l)).collect();
     let own: BTreeMap<Label, usize> = sizes.keys().map(|&l| (l, if a.size(l) == 1 { b.size(l) } else { a.size(l) })).collect();
-    let count = |labels: &[Label]| labels.iter().map(|l| own[l]).product::<usize>() as isize;
+    let count = |labels: &[Label]| labels.iter().map(|l| own[l]).product::<usize>();
     let mut labels = [batch.clone(), rows.clone(), cols.clone()].concat();
-    let dims: Vec<isize> = labels.iter().map(|l| own[l] as isize).collect();
+    let dims: Vec<usize> = labels.iter().map(|l| own[l]).collect();
     let left = a.ordered(&[batch.clone(), rows.clone(), inner.clone()].concat(), &own)?;
     let right = b.ordered(&[batch.clone(), inner.clone(), cols.clone()].concat(), &own)?;
     let left = left.reshape(&[count(&batch), count(&rows), count(&inner)])?;
@@ -180,8 +180,8 @@ fn diagonals(mut n: Named) -> TensorResult<Named> {
         let t = t.permute(&order)?;
         let mut sizes = t.dims().to_vec();
         (sizes[rank - 2], sizes[rank - 1]) = (size, size);
-        let mut flat: Vec<isize> = sizes[..rank - 2].iter().map(|&d| d as isize).collect();
-        flat.push((size * size) as isize);
+        let mut flat: Vec<usize> = sizes[..rank - 2].to_vec();
+        flat.push(size * size);
         n.tensor = t.broadcast_to(&sizes)?.reshape(&flat)?.slice(-1, 0, size * size, size + 1)?;
         let label = n.labels[i];
         n.labels = order[..rank - 2].iter().map(|&d| n.labels[d]).chain([label]).collect();

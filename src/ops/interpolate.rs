@@ -60,7 +60,7 @@ impl Tensor {
             if nearest {
                 return axes.iter().enumerate().try_fold(self.clone(), |x, (i, axis)| {
                     let index = axis.indices(|o| vec![axis.nearest(o, mode)]);
-                    x.index_select(i as isize + 2, &Tensor::from_vec(index, &[axis.outputs], self.device())?)
+                    x.index_select(i + 2, &Tensor::from_vec(index, &[axis.outputs], self.device())?)
                 });
             }
             let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
@@ -89,7 +89,7 @@ impl Tensor {
                 DType::F64 => Tensor::from_vec(all.iter().map(|t| t[k].1).collect(), &sizes, self.device())?,
                 _ => weights,
             };
-            let part = self.index_select(d as isize, &Tensor::from_vec(index, &[axis.outputs], self.device())?)?.mul(&weights)?;
+            let part = self.index_select(d, &Tensor::from_vec(index, &[axis.outputs], self.device())?)?.mul(&weights)?;
             sum = Some(match sum {
                 Some(sum) => sum.add(&part)?,
                 None => part,

@@ -245,7 +245,7 @@ impl Tensor {
         }
         let kept = target.ne(options.ignore_index)?;
         let index = kept.where_(target, 0)?;
-        let picked = self.gather(class as isize, &index.unsqueeze(class as isize)?)?.squeeze(class as isize)?;
+        let picked = self.gather(class, &index.unsqueeze(class)?)?.squeeze(class)?;
         // An ignored −∞ times the weight 0 must not become NaN.
         let loss = kept.where_(&picked.neg()?, Lit(0.0))?;
         loss.over_classes(None, target, options, self.dtype() == DType::F64)?.cast(self.stored())
@@ -261,8 +261,7 @@ impl Tensor {
         let (mut loss, weight) = match options.weight {
             Some(w) => {
                 let index = kept.where_(target, 0)?;
-                let sizes: Vec<isize> = target.dims().iter().map(|&d| d as isize).collect();
-                let weight = w.index_select(0, &index.flatten(0, -1)?)?.reshape(&sizes)?;
+                let weight = w.index_select(0, &index.flatten(0, -1)?)?.reshape(target.shape())?;
                 let weight = kept.where_(&weight, Lit(0.0))?;
                 (kept.where_(&self.mul(&weight)?, Lit(0.0))?, weight)
             }
@@ -326,8 +325,8 @@ impl Tensor {
         }
         let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         // The weights beside the logits.
-        let mut sizes = vec![1isize; self.rank()];
-        sizes[class] = classes as isize;
+        let mut sizes = vec![1; self.rank()];
+        sizes[class] = classes;
         let weight = match options.weight {
             Some(w) => Some(w.cast(wide)?.reshape(&sizes)?),
             None => None,

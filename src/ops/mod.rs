@@ -8,11 +8,9 @@ pub mod byte_entropy;
 pub(crate) mod cat;
 pub mod convolution;
 pub(crate) mod create;
-#[doc(hidden)]
-pub mod cross_entropy;
+pub(crate) mod cross_entropy;
 pub mod custom;
-#[doc(hidden)]
-pub mod cutoff;
+pub(crate) mod cutoff;
 pub(crate) mod einsum;
 pub(crate) mod elementwise;
 pub(crate) mod expert_matmul;
@@ -29,28 +27,23 @@ pub(crate) mod linear_scan;
 #[path = "tests/locations.rs"]
 mod locations;
 pub mod loss;
-#[doc(hidden)]
-pub mod matmul;
+pub(crate) mod matmul;
 pub(crate) mod named;
-#[doc(hidden)]
-pub mod norm;
+pub(crate) mod norm;
 pub mod operators;
 pub mod pad;
 pub mod random;
-#[doc(hidden)]
-pub mod reduce;
+pub(crate) mod reduce;
 pub mod rope;
 pub(crate) mod scan;
 pub(crate) mod search;
 pub mod sizes;
-#[doc(hidden)]
-pub mod softmax;
+pub(crate) mod softmax;
 pub(crate) mod sort;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 pub(crate) mod topk;
-#[doc(hidden)]
-pub mod unpack;
+pub(crate) mod unpack;
 pub mod values;
 pub(crate) mod view;
 pub(crate) mod write;
@@ -68,3 +61,17 @@ pub use random::{Rng, manual_seed};
 pub use rope::RopePairs;
 pub use sizes::{Size, Sizes};
 pub use values::{Value, Values};
+
+/// Kernels by themselves, for `cargo xtask kernels`, which writes the variants of their shaders. No part of the API.
+#[doc(hidden)]
+pub mod kernels {
+    pub use crate::ops::affine::params::affine_params;
+    pub use crate::ops::cross_entropy::CrossEntropyKernel;
+    pub use crate::ops::cutoff::Cutoff;
+    pub use crate::ops::matmul::fused_gemv::FusedGemvKernel;
+    pub use crate::ops::norm::NormKernel;
+    pub use crate::ops::norm::grad::NormGradKernel;
+    pub use crate::ops::reduce::{ReduceKernel, ReduceOp};
+    pub use crate::ops::softmax::SoftmaxKernel;
+    pub use crate::ops::unpack::Unpack;
+}

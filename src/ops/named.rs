@@ -3,7 +3,7 @@
 use crate::error::{TensorError, TensorResult};
 use crate::ops::Combine;
 use crate::ops::sizes::Sizes;
-use crate::shape::dim;
+use crate::shape::{Axis, dim};
 use crate::tensor::{Mode, Tensor};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
@@ -46,7 +46,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn scatter_add(&self, d: isize, index: &Tensor, source: &Tensor) -> TensorResult<Tensor> {
+    pub fn scatter_add(&self, d: impl Axis, index: &Tensor, source: &Tensor) -> TensorResult<Tensor> {
         self.scatter(d, index, source, Combine::Add)
     }
 
@@ -62,7 +62,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn movedim(&self, from: isize, to: isize) -> TensorResult<Tensor> {
+    pub fn movedim(&self, from: impl Axis, to: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (from, to) = (dim(from, self.rank(), "movedim", at)?, dim(to, self.rank(), "movedim", at)?);
         if self.rank() == 0 {
@@ -86,7 +86,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unflatten(&self, d: isize, sizes: impl Sizes) -> TensorResult<Tensor> {
+    pub fn unflatten(&self, d: impl Axis, sizes: impl Sizes) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unflatten", at)?;
         let size = self.size_for("unflatten", k, at)?;
@@ -123,7 +123,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn median(&self, d: isize) -> TensorResult<(Tensor, Tensor)> {
+    pub fn median(&self, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "median", at)?;
         if self.rank() == 0 {
@@ -135,7 +135,7 @@ impl Tensor {
         }
         let (values, order) = self.sort(d, false)?;
         let run = || {
-            let entry = |t: &Tensor, i: usize| t.select(k as isize, i);
+            let entry = |t: &Tensor, i: usize| t.select(k, i);
             let (value, index) = (entry(&values, (n - 1) / 2)?, entry(&order, (n - 1) / 2)?);
             if !self.dtype().is_float() {
                 return Ok((value, index));

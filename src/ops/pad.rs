@@ -2,7 +2,7 @@
 
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -49,7 +49,7 @@ impl Op for Inset {
             let mut inside = v.grad().clone();
             let mut margin = if v.wants(0) { Some(v.grad().clone()) } else { None };
             for (d, &start) in self.start.iter().enumerate() {
-                inside = inside.narrow(d as isize, start, v.inputs[1].shape()[d])?;
+                inside = inside.narrow(d, start, v.inputs[1].shape()[d])?;
             }
             if let Some(m) = &mut margin {
                 let op = Inset { start: self.start.clone() };
@@ -90,17 +90,13 @@ impl Tensor {
             x = match mode {
                 PadMode::Constant(_) => {
                     let (low, high) = ((-before).max(0), size + after.min(0));
-                    if low >= high && size > 0 {
-                        x.narrow(d as isize, 0, 0)?
-                    } else {
-                        x.narrow(d as isize, low as usize, (high - low).max(0) as usize)?
-                    }
+                    if low >= high && size > 0 { x.narrow(d, 0, 0)? } else { x.narrow(d, low as usize, (high - low).max(0) as usize)? }
                 }
                 _ if before == 0 && after == 0 => x,
                 // What is cut off does not come round again.
                 PadMode::Circular if before < 0 || after < 0 => {
                     let (low, high) = ((-before).max(0), (size + after.min(0)).max((-before).max(0)));
-                    let cut = x.narrow(d as isize, low as usize, (high - low) as usize)?;
+                    let cut = x.narrow(d, low as usize, (high - low) as usize)?;
                     cut.pad_by_index(d, before.max(0), total, mode)?
                 }
                 _ => x.pad_by_index(d, before, total, mode)?,
@@ -144,7 +140,7 @@ impl Tensor {
             _ => i.clamp(0, size - 1),
         };
         let index: Vec<i32> = (0..total).map(|i| pick(i - before) as i32).collect();
-        self.index_select(d as isize, &Tensor::from_vec(index, &[total as usize], self.device())?)
+        self.index_select(d, &Tensor::from_vec(index, &[total as usize], self.device())?)
     }
 
     /// Repeated `repeats` times along each dimension; missing leading dimensions or repeats count as 1.
@@ -169,7 +165,7 @@ impl Tensor {
                 x = x.unsqueeze(0)?;
             }
             for (d, &n) in (rank - repeats.len()..).zip(repeats) {
-                x = if n == 0 { x.narrow(d as isize, 0, 0)? } else { Tensor::cat(&vec![&x; n], d as isize)? };
+                x = if n == 0 { x.narrow(d, 0, 0)? } else { Tensor::cat(&vec![&x; n], d)? };
             }
             return Ok(x);
         }
@@ -177,14 +173,14 @@ impl Tensor {
         for d in 0..rank {
             let size = if d + self.rank() >= rank { self.shape()[d + self.rank() - rank] } else { 1 };
             let n = if d + repeats.len() >= rank { repeats[d + repeats.len() - rank] } else { 1 };
-            split.extend([1, size as isize]);
+            split.extend([1, size]);
             full.extend([n, size]);
             joined.push(
                 n.checked_mul(size)
                     .ok_or_else(|| TensorError::shape("tile", at, format!("{} by {repeats:?} is too large", self.shape())))?,
             );
         }
-        let joined: Vec<isize> = Shape::new(&joined, "tile", at)?.iter().map(|&d| d as isize).collect();
+        let joined: Vec<usize> = Shape::new(&joined, "tile", at)?.iter().copied().collect();
         self.reshape(&split)?.broadcast_to(&full)?.reshape(&joined)
     }
 
@@ -200,16 +196,16 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn repeat_interleave(&self, n: usize, d: isize) -> TensorResult<Tensor> {
+    pub fn repeat_interleave(&self, n: usize, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "repeat_interleave", at)?;
         let size = self.size_for("repeat_interleave", k, at)?;
-        let wide = self.unsqueeze(k as isize + 1)?;
-        let mut sizes: SmallVec<[isize; 9]> = wide.dims().iter().map(|&d| d as isize).collect();
-        sizes[k + 1] = n as isize;
+        let wide = self.unsqueeze(k + 1)?;
+        let mut sizes: SmallVec<[usize; 9]> = wide.dims().iter().copied().collect();
+        sizes[k + 1] = n;
         let wide = wide.expand(&sizes)?;
         sizes.remove(k + 1);
-        sizes[k] = size.saturating_mul(n) as isize;
+        sizes[k] = size.saturating_mul(n);
         wide.reshape(&sizes)
     }
 
@@ -225,7 +221,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn roll(&self, shift: isize, d: isize) -> TensorResult<Tensor> {
+    pub fn roll(&self, shift: isize, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "roll", at)?;
         let size = self.size_for("roll", k, at)?;
@@ -233,7 +229,6 @@ impl Tensor {
         if shift == 0 {
             return Ok(self.clone());
         }
-        let k = k as isize;
         Tensor::cat(&[&self.narrow(k, size - shift, shift)?, &self.narrow(k, 0, size - shift)?], k)
     }
 
@@ -250,7 +245,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unfold(&self, d: isize, size: usize, step: usize) -> TensorResult<Tensor> {
+    pub fn unfold(&self, d: impl Axis, size: usize, step: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unfold", at)?;
         let whole = if self.rank() == 0 { self.unsqueeze(0)? } else { self.clone() };
@@ -268,7 +263,7 @@ impl Tensor {
         out.strides[whole.rank()] = l.strides[k];
         if self.rank() == 0 {
             // A scalar has one window: itself.
-            return whole.view(out, at).reshape(&[size as isize]);
+            return whole.view(out, at).reshape(&[size]);
         }
         Ok(whole.view(out, at))
     }
@@ -283,7 +278,7 @@ mod tests {
     #[track_caller]
     fn check(shape: &[usize], expect_shape: &[usize], expect: &[f32], f: impl Fn(&Tensor) -> TensorResult<Tensor>) {
         let x = Tensor::arange(0.0, shape.iter().product::<usize>() as f64, 1.0, DType::F32, &Device::cpu()).unwrap();
-        let y = f(&x.reshape(&shape.iter().map(|&d| d as isize).collect::<Vec<_>>()).unwrap()).unwrap();
+        let y = f(&x.reshape(shape).unwrap()).unwrap();
         assert_eq!((y.dims(), y.to_vec().unwrap().as_slice()), (expect_shape, expect));
     }
 

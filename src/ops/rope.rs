@@ -63,15 +63,12 @@ impl Tensor {
             RopePairs::Halves => step * (d as isize / 2),
         };
         swapped.offset = (l.offset as isize + first) as usize;
-        let split = |t: &Tensor| -> smallvec::SmallVec<[isize; 9]> {
-            let lead = t.dims()[..t.rank() - 1].iter().map(|&v| v as isize);
-            lead.chain([outer.0 as isize, inner.0 as isize]).collect()
-        };
+        let split =
+            |t: &Tensor| -> smallvec::SmallVec<[usize; 9]> { t.dims()[..t.rank() - 1].iter().copied().chain([outer.0, inner.0]).collect() };
         let x = self.reshape(&split(self))?;
         let transposed = self.view(swapped, at).mul(&sin.reshape(&split(sin))?)?;
         let y = x.mul(&cos.reshape(&split(cos))?)?.add(&transposed)?;
-        let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&v| v as isize).collect();
-        y.reshape(&sizes)
+        y.reshape(self.shape())
     }
 }
 

@@ -6,7 +6,7 @@ use crate::ops::Rhs;
 use crate::ops::pad::PadMode;
 use crate::ops::sort::extreme_of;
 use crate::scalar::Binary;
-use crate::shape::dim;
+use crate::shape::{Axis, dim};
 use crate::tensor::{Mode, Tensor};
 use std::panic::Location;
 
@@ -24,7 +24,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cumsum(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn cumsum(&self, d: impl Axis) -> TensorResult<Tensor> {
         self.scan("cumsum", d, Binary::Add, 0.0, Location::caller())
     }
 
@@ -40,7 +40,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cumprod(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn cumprod(&self, d: impl Axis) -> TensorResult<Tensor> {
         self.scan("cumprod", d, Binary::Mul, 1.0, Location::caller())
     }
 
@@ -59,7 +59,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cummax(&self, d: isize) -> TensorResult<(Tensor, Tensor)> {
+    pub fn cummax(&self, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
         self.running_extreme("cummax", d, true, Location::caller())
     }
 
@@ -77,19 +77,19 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cummin(&self, d: isize) -> TensorResult<(Tensor, Tensor)> {
+    pub fn cummin(&self, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
         self.running_extreme("cummin", d, false, Location::caller())
     }
 
     /// As [`Tensor::scan`], of pairs: a value and its place.
-    fn running_extreme(&self, op: &'static str, d: isize, largest: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
+    fn running_extreme(&self, op: &'static str, d: impl Axis, largest: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
         let (k, n, x) = self.ordered(op, d, at)?;
         let run = || {
             if self.rank() == 0 || x.numel() == 0 {
                 return Ok((x.clone(), Tensor::zeros(self.dims(), DType::I32, self.device())?));
             }
-            let mut sizes = vec![1isize; self.rank()];
-            sizes[k] = n as isize;
+            let mut sizes = vec![1; self.rank()];
+            sizes[k] = n;
             let mut places = Tensor::arange(0.0, n as f64, 1.0, DType::I32, self.device())?.reshape(&sizes)?.broadcast_to(self.dims())?;
             let mut values = x.detach();
             let neutral = extreme_of(x.dtype(), !largest);
@@ -105,14 +105,14 @@ impl Tensor {
                 (values, places) = (earlier.where_(&before, &values)?, earlier.where_(&place, &places)?);
                 reach *= 2;
             }
-            Ok((if x.is_tracked() { x.gather(k as isize, &places)? } else { values }, places))
+            Ok((if x.is_tracked() { x.gather(k, &places)? } else { values }, places))
         };
         let (values, places) = Mode { at: Some(at), ..Mode::current() }.run(run)?;
         Ok((values.cast(self.stored())?, places))
     }
 
     /// In ⌈log₂ n⌉ rounds, each of which combines every element with the one 1, 2, 4, … places before it (Hillis and Steele, 1986).
-    fn scan(&self, op: &'static str, d: isize, combine: Binary, neutral: f64, at: At) -> TensorResult<Tensor> {
+    fn scan(&self, op: &'static str, d: impl Axis, combine: Binary, neutral: f64, at: At) -> TensorResult<Tensor> {
         let k = dim(d, self.rank(), op, at)?;
         let whole = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
         let (work, result) = match self.stored() {

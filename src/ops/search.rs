@@ -42,8 +42,8 @@ impl Tensor {
             if n == 0 || values.numel() == 0 {
                 return Tensor::zeros(values.dims(), DType::I32, self.device());
             }
-            let sizes: SmallVec<[isize; 8]> = values.dims().iter().map(|&d| d as isize).collect();
-            let flat = if leading.is_empty() { values.reshape(&[values.numel() as isize])? } else { values.clone() };
+            let sizes: SmallVec<[usize; 8]> = values.dims().iter().copied().collect();
+            let flat = if leading.is_empty() { values.reshape(&[values.numel()])? } else { values.clone() };
             self.detach().bisected(&flat.detach(), n, right)?.reshape(&sizes)
         })
     }
@@ -115,7 +115,7 @@ impl Tensor {
         let places = mask.broadcast_to(&full)?.true_places("masked_select", at)?;
         let count = places.len();
         let index = Tensor::from_vec(places, &[count], self.device())?;
-        self.broadcast_to(&full)?.reshape(&[full.count() as isize])?.index_select(0, &index)
+        self.broadcast_to(&full)?.reshape(&[full.count()])?.index_select(0, &index)
     }
 
     /// The places of true elements among all, read from the device.

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::ops::pad::PadMode;
-use crate::shape::dim;
+use crate::shape::{Axis, dim};
 use crate::tensor::{Mode, Tensor};
 use std::panic::Location;
 
@@ -23,7 +23,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn sort(&self, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub fn sort(&self, d: impl Axis, descending: bool) -> TensorResult<(Tensor, Tensor)> {
         self.sorted("sort", d, descending)
     }
 
@@ -39,12 +39,12 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn argsort(&self, d: isize, descending: bool) -> TensorResult<Tensor> {
+    pub fn argsort(&self, d: impl Axis, descending: bool) -> TensorResult<Tensor> {
         Ok(self.detach().sorted("argsort", d, descending)?.1)
     }
 
     /// Dimension `d`, how many elements it has, and these values in a dtype that compares, for results with their places as i32.
-    pub(super) fn ordered(&self, op: &'static str, d: isize, at: At) -> TensorResult<(usize, usize, Tensor)> {
+    pub(super) fn ordered(&self, op: &'static str, d: impl Axis, at: At) -> TensorResult<(usize, usize, Tensor)> {
         let k = dim(d, self.rank(), op, at)?;
         let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
         if n > 1 << 30 {
@@ -55,22 +55,19 @@ impl Tensor {
     }
 
     #[track_caller]
-    pub(super) fn sorted(&self, op: &'static str, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub(super) fn sorted(&self, op: &'static str, d: impl Axis, descending: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         let (k, n, x) = self.ordered(op, d, at)?;
         let run = || {
             if n <= 1 || x.numel() == 0 {
                 return Ok((x.clone(), Tensor::full(0.0, x.dims(), DType::I32, x.device())?));
             }
-            let last = x.detach().transpose(k as isize, -1)?;
-            let rows = (x.numel() / n) as isize;
-            let (values, order) = network(&last.reshape(&[rows, n as isize])?, descending)?;
-            let back = |t: Tensor| {
-                let sizes: Vec<isize> = last.dims().iter().map(|&d| d as isize).collect();
-                t.narrow(1, 0, n)?.reshape(&sizes)?.transpose(k as isize, -1)
-            };
+            let last = x.detach().transpose(k, -1)?;
+            let rows = x.numel() / n;
+            let (values, order) = network(&last.reshape(&[rows, n])?, descending)?;
+            let back = |t: Tensor| t.narrow(1, 0, n)?.reshape(last.shape())?.transpose(k, -1);
             let order = back(order)?;
-            Ok((if x.is_tracked() { x.gather(k as isize, &order)? } else { back(values)? }, order))
+            Ok((if x.is_tracked() { x.gather(k, &order)? } else { back(values)? }, order))
         };
         let (values, order) = Mode { at: Some(at), ..Mode::current() }.run(run)?;
         Ok((values.cast(self.stored())?, order))
@@ -101,15 +98,15 @@ pub(super) fn extreme_of(dtype: DType, largest: bool) -> f64 {
 /// Rows of `[rows, n]` in order and their indices, both `[rows, m]` for the next power of two m: Batcher's bitonic network (1968), whose rounds
 /// compare every element with one partner. What fills the rows up comes last.
 fn network(x: &Tensor, descending: bool) -> TensorResult<(Tensor, Tensor)> {
-    let (rows, n) = (x.shape()[0] as isize, x.shape()[1]);
+    let (rows, n) = (x.shape()[0], x.shape()[1]);
     let m = n.next_power_of_two();
     let float = x.dtype().is_float();
     let last = if float && !descending { f64::NAN } else { extreme_of(x.dtype(), !descending) };
     let mut values = x.pad(&[(0, 0), (0, (m - n) as isize)], PadMode::Constant(last))?;
     let place = Tensor::arange(0.0, m as f64, 1.0, DType::I32, x.device())?;
-    let mut order = place.broadcast_to(&[rows as usize, m])?;
-    let mut round = |sizes: &[isize], transposed: isize, half: usize| -> TensorResult<()> {
-        let partner = |t: &Tensor| t.reshape(sizes)?.flip(transposed)?.reshape(&[rows, m as isize]);
+    let mut order = place.broadcast_to(&[rows, m])?;
+    let mut round = |sizes: &[usize], transposed: isize, half: usize| -> TensorResult<()> {
+        let partner = |t: &Tensor| t.reshape(sizes)?.flip(transposed)?.reshape(&[rows, m]);
         let (other, other_order) = (partner(&values)?, partner(&order)?);
         // Whether an element comes before its partner: by value, else by place.
         let mut before = if descending { values.gt(&other)? } else { values.lt(&other)? };
@@ -133,10 +130,10 @@ fn network(x: &Tensor, descending: bool) -> TensorResult<(Tensor, Tensor)> {
     let mut block = 2;
     while block <= m {
         // Each element of a block against its mirror image, then halves of halves.
-        round(&[rows, (m / block) as isize, block as isize], -1, block / 2)?;
+        round(&[rows, m / block, block], -1, block / 2)?;
         let mut half = block / 4;
         while half > 0 {
-            round(&[rows, (m / (2 * half)) as isize, 2, half as isize], -2, half)?;
+            round(&[rows, m / (2 * half), 2, half], -2, half)?;
             half /= 2;
         }
         block *= 2;

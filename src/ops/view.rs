@@ -3,7 +3,7 @@
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::sizes::Sizes;
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::Tensor;
 use std::panic::Location;
 
@@ -93,7 +93,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn transpose(&self, a: isize, b: isize) -> TensorResult<Tensor> {
+    pub fn transpose(&self, a: impl Axis, b: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (a, b) = (dim(a, self.rank(), "transpose", at)?, dim(b, self.rank(), "transpose", at)?);
         let mut order: smallvec::SmallVec<[usize; 8]> = (0..self.rank()).collect();
@@ -134,7 +134,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn narrow(&self, d: isize, start: usize, len: usize) -> TensorResult<Tensor> {
+    pub fn narrow(&self, d: impl Axis, start: usize, len: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "narrow", at)?;
         let size = self.size_for("narrow", k, at)?;
@@ -161,7 +161,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn slice(&self, d: isize, start: usize, end: usize, step: usize) -> TensorResult<Tensor> {
+    pub fn slice(&self, d: impl Axis, start: usize, end: usize, step: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "slice", at)?;
         let size = self.size_for("slice", k, at)?;
@@ -189,7 +189,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn flip(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn flip(&self, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "flip", at)?;
         let size = self.size_for("flip", k, at)?;
@@ -209,9 +209,9 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn select(&self, d: isize, index: usize) -> TensorResult<Tensor> {
+    pub fn select(&self, d: impl Axis, index: usize) -> TensorResult<Tensor> {
         let k = dim(d, self.rank(), "select", Location::caller())?;
-        self.narrow(k as isize, index, 1)?.squeeze(k as isize)
+        self.narrow(k, index, 1)?.squeeze(k)
     }
 
     /// Repeated along dimensions of size 1, and along new leading ones, without copying. A size left open (`()` or -1) is kept.
@@ -287,7 +287,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn squeeze(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn squeeze(&self, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "squeeze", at)?;
         if self.rank() == 0 || self.shape()[k] != 1 {
@@ -335,7 +335,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unsqueeze(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn unsqueeze(&self, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank() + 1, "unsqueeze", at)?;
         let l = self.layout();
@@ -361,18 +361,18 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn flatten(&self, from: isize, to: isize) -> TensorResult<Tensor> {
+    pub fn flatten(&self, from: impl Axis, to: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (a, b) = (dim(from, self.rank(), "flatten", at)?, dim(to, self.rank(), "flatten", at)?);
         if a > b {
-            return Err(TensorError::shape("flatten", at, format!("dimension {from} comes after {to}")));
+            return Err(TensorError::shape("flatten", at, format!("dimension {} comes after {}", from.axis(), to.axis())));
         }
         if self.rank() == 0 {
             return self.reshape(&[1]);
         }
-        let mut sizes: smallvec::SmallVec<[isize; 8]> = self.shape()[..a].iter().map(|&d| d as isize).collect();
-        sizes.push(self.shape()[a..=b].iter().product::<usize>() as isize);
-        sizes.extend(self.shape()[b + 1..].iter().map(|&d| d as isize));
+        let mut sizes: smallvec::SmallVec<[usize; 8]> = self.shape()[..a].iter().copied().collect();
+        sizes.push(self.shape()[a..=b].iter().product());
+        sizes.extend(self.shape()[b + 1..].iter().copied());
         self.reshape(&sizes)
     }
 

@@ -3,7 +3,7 @@
 use crate::error::At;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::shape::dim;
+use crate::shape::{Axis, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -36,7 +36,7 @@ impl Op for Write {
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         let run = || {
             let (g, value) = (v.grad(), &v.inputs[1]);
-            let d = self.dim as isize;
+            let d = self.dim;
             let start = v.params[0] as usize / Layout::contiguous(*g.shape()).strides[self.dim].max(1) as usize;
             let below = if v.wants(0) { Some(g.write(&value.zeros_like()?, d, start)?) } else { None };
             Ok(vec![below, Some(g.narrow(d, start, self.len)?)])
@@ -142,7 +142,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn write(&self, value: &Tensor, d: isize, start: usize) -> TensorResult<Tensor> {
+    pub fn write(&self, value: &Tensor, d: impl Axis, start: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "write", at)?;
         let size = self.size_for("write", k, at)?;

@@ -560,8 +560,7 @@ fn before_write(t: &mut Tensor) {
 
 impl Member {
     fn part(&self, flat: &Tensor) -> TensorResult<Tensor> {
-        let sizes: Vec<isize> = self.shape.iter().map(|&d| d as isize).collect();
-        flat.narrow(0, self.start, self.shape.iter().product())?.reshape(&sizes)
+        flat.narrow(0, self.start, self.shape.iter().product())?.reshape(&self.shape)
     }
 }
 

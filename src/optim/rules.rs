@@ -252,7 +252,7 @@ impl Rule for Muon {
                         true => 0.2 * (*rows.max(cols) as f64).sqrt(),
                         false => (*rows as f64 / *cols as f64).max(1.0).sqrt(),
                     };
-                    orthogonal(&part.reshape(&[*rows as isize, *cols as isize])?)?.mul(Lit(scale))?.flatten(0, -1)?
+                    orthogonal(&part.reshape(&[*rows, *cols])?)?.mul(Lit(scale))?.flatten(0, -1)?
                 }
                 _ => part.sign()?,
             });

@@ -142,7 +142,7 @@ impl Steps {
 
     /// Logits `[rows,V]` of hidden states `[rows,1,d]` or `[rows,d]`.
     fn logits(&self, hidden: &Tensor, rows: usize) -> TensorResult<Tensor> {
-        self.model.logits(hidden)?.reshape(&[rows as isize, -1])
+        self.model.logits(hidden)?.reshape((rows, ()))
     }
 
     /// The hidden states of a pass over pages.
@@ -170,14 +170,13 @@ impl Steps {
     }
 
     fn write_logits(&mut self, width: usize) -> TensorResult<Tensor> {
-        let w = width as isize;
-        let row = |k: usize| self.numbers.tensor.narrow(0, k, 1)?.narrow(1, 0, width)?.reshape(&[w]);
+        let row = |k: usize| self.numbers.tensor.narrow(0, k, 1)?.narrow(1, 0, width)?.reshape(width);
         let [given, from, positions, slots, lens] = [row(0)?, row(1)?, row(2)?, row(3)?, row(4)?];
         let fed = self.last.index_select(0, &from.clamp(Some(0.0), None)?)?;
         // A row without a token, after a NaN, reads any.
-        let tokens = from.lt(0.0)?.where_(&given, &fed)?.clamp(Some(0.0), None)?.reshape(&[w, 1])?;
+        let tokens = from.lt(0.0)?.where_(&given, &fed)?.clamp(Some(0.0), None)?.reshape((width, 1))?;
         let table = self.table.tensor.narrow(0, 0, width)?;
-        let hidden = self.forward(&tokens, &positions.reshape(&[w, 1])?, [slots.reshape(&[w, 1])?, table, lens])?;
+        let hidden = self.forward(&tokens, &positions.reshape((width, 1))?, [slots.reshape((width, 1))?, table, lens])?;
         self.logits(&hidden, width)
     }
 
@@ -214,8 +213,8 @@ impl Steps {
         let [lens, last] = [0, 1].map(|k| ends.tensor.narrow(0, k, 1).and_then(|t| t.squeeze(0)));
         let table = self.table.tensor.narrow(0, 0, rows)?;
         let hidden = self.forward(&ids, &positions, [slots, table, lens?])?;
-        let width = hidden.dims()[2] as isize;
-        let hidden = hidden.reshape(&[(rows * tokens) as isize, width])?;
+        let width = hidden.dims()[2];
+        let hidden = hidden.reshape(&[rows * tokens, width])?;
         if every {
             return self.logits(&hidden, rows * tokens);
         }

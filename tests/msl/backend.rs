@@ -49,13 +49,13 @@ struct Step {
 /// The dispatches of plans, by the plan's address.
 type Plans = HashMap<usize, (Weak<Plan>, Arc<Vec<Step>>)>;
 
-/// A change of a Metal text before it is compiled, to see whether a fault is found.
+/// A change of a Metal source before it is compiled, to see whether a fault is found.
 pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 /// Who is told of dispatches.
 pub type Recorder = Box<dyn FnMut(Dispatched) + Send>;
 
-/// Runs plans through their Metal texts.
+/// Runs plans through their Metal sources.
 pub struct MslBackend {
     host: Arc<CpuBackend>,
     info: AdapterInfo,
@@ -63,7 +63,7 @@ pub struct MslBackend {
     mode: Mode,
     change: Option<Change>,
     plans: Mutex<Plans>,
-    /// Kernels and their Metal texts, by their WGSL.
+    /// Kernels and their Metal sources, by their WGSL.
     kernels: Mutex<HashMap<String, (Arc<Kernel>, MslKernel)>>,
     /// How often each kernel, by its address, ran in three orders.
     compared: Mutex<HashMap<usize, usize>>,
@@ -72,7 +72,7 @@ pub struct MslBackend {
     trouble: Mutex<Option<TensorError>>,
     submits: AtomicU64,
     dispatches: AtomicUsize,
-    /// While set, texts are only noted, and the CPU runs the plans.
+    /// While set, sources are only noted, and the CPU runs the plans.
     collecting: AtomicBool,
     collected: Arc<Collected>,
     /// While set, functions with a body in Metal's language have the one that naga makes of their WGSL.
@@ -80,7 +80,7 @@ pub struct MslBackend {
     recorder: Mutex<Option<Recorder>>,
 }
 
-/// WGSL texts, each with its number of bindings, that will be needed and are not compiled.
+/// WGSL sources, each with its number of bindings, that will be needed and are not compiled.
 type Collected = Mutex<Vec<(String, usize)>>;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,12 +93,12 @@ const COMPARED_DISPATCHES: usize = 4;
 const PATTERN_BYTES: usize = 1 << 20;
 
 impl MslBackend {
-    /// A backend of a GPU that answers so, in this mode, whose texts are changed before they are compiled; `None` where there is no compiler.
+    /// A backend of a GPU that answers so, in this mode, whose sources are changed before they are compiled; `None` where there is no compiler.
     pub fn open(info: AdapterInfo, mode: Mode, change: Option<Change>) -> Option<Arc<MslBackend>> {
         MslBackend::with(info, mode, change, false, Arc::default())
     }
 
-    /// A backend on which the CPU runs the plans, while their texts are collected for this one.
+    /// A backend on which the CPU runs the plans, while their sources are collected for this one.
     pub fn learner(&self) -> Option<Arc<MslBackend>> {
         MslBackend::with(self.info.clone(), self.mode, None, true, self.collected.clone())
     }
@@ -137,8 +137,8 @@ impl MslBackend {
 
     /// Compiles what was collected. What does not compile is told when it is needed.
     fn compile_collected(&self) {
-        let texts = std::mem::take(&mut *lock(&self.collected));
-        let _ = self.compile(&texts);
+        let sources = std::mem::take(&mut *lock(&self.collected));
+        let _ = self.compile(&sources);
     }
 
     /// Whether functions have their bodies in Metal's language; before it compiles anything.
@@ -151,8 +151,8 @@ impl MslBackend {
         *lock(&self.recorder) = recorder;
     }
 
-    /// The Metal texts of its kernels.
-    pub fn texts(&self) -> Vec<String> {
+    /// The Metal sources of its kernels.
+    pub fn sources(&self) -> Vec<String> {
         lock(&self.kernels).values().map(|k| k.1.source.clone()).collect()
     }
 
@@ -166,44 +166,44 @@ impl MslBackend {
         [self.dispatches.load(Relaxed), lock(&self.kernels).len(), lock(&self.compared).len()]
     }
 
-    /// Compiles those of these WGSL texts, each with its number of bindings, that are new. An error names the text.
-    fn compile<'t>(&self, texts: &'t [(String, usize)]) -> Result<(), (&'t str, String)> {
+    /// Compiles those of these WGSL sources, each with its number of bindings, that are new. An error names the source.
+    fn compile<'t>(&self, sources: &'t [(String, usize)]) -> Result<(), (&'t str, String)> {
         let mut seen = HashSet::new();
         let (mut names, mut translated, mut failed) = (vec![], vec![], Ok(()));
-        for (wgsl, bindings) in texts.iter().filter(|t| !lock(&self.kernels).contains_key(&t.0)) {
+        for (wgsl, bindings) in sources.iter().filter(|t| !lock(&self.kernels).contains_key(&t.0)) {
             if !seen.insert(wgsl) {
                 continue;
             }
             let form = without_bodies(wgsl).filter(|_| self.wgsl_only.load(Relaxed));
             match translate(form.as_ref().unwrap_or(wgsl), *bindings) {
-                Ok(mut text) => {
+                Ok(mut msl) => {
                     if let Some(change) = &self.change {
-                        text.source = change(&text.source);
+                        msl.source = change(&msl.source);
                     }
                     names.push(wgsl);
-                    translated.push(text);
+                    translated.push(msl);
                 }
                 Err(e) => failed = failed.and(Err((wgsl.as_str(), e))),
             }
         }
         let made = self.kernels(&translated);
-        for ((wgsl, text), kernel) in names.into_iter().zip(translated).zip(made) {
+        for ((wgsl, msl), kernel) in names.into_iter().zip(translated).zip(made) {
             match kernel {
-                Ok(kernel) => drop(lock(&self.kernels).insert(wgsl.clone(), (kernel, text))),
-                Err(e) => failed = failed.and(Err((wgsl.as_str(), format!("{e}\n{}", text.source)))),
+                Ok(kernel) => drop(lock(&self.kernels).insert(wgsl.clone(), (kernel, msl))),
+                Err(e) => failed = failed.and(Err((wgsl.as_str(), format!("{e}\n{}", msl.source)))),
             }
         }
         failed
     }
 
-    /// The kernels of these texts, compiled as the Metal backend has them compiled.
-    fn kernels(&self, texts: &[MslKernel]) -> Vec<Result<Arc<Kernel>, String>> {
+    /// The kernels of these sources, compiled as the Metal backend has them compiled.
+    fn kernels(&self, all: &[MslKernel]) -> Vec<Result<Arc<Kernel>, String>> {
         let relaxed = Toolchain::get(Mode::Relaxed).filter(|_| self.mode == Mode::FastMath);
-        let (special, usual): (Vec<&MslKernel>, Vec<&MslKernel>) = texts.iter().partition(|t| t.special && relaxed.is_some());
+        let (special, usual): (Vec<&MslKernel>, Vec<&MslKernel>) = all.iter().partition(|t| t.special && relaxed.is_some());
         let mut special = relaxed.map_or(vec![], |r| r.kernels(&special)).into_iter();
         let mut usual = self.toolchain.kernels(&usual).into_iter();
         let of = |t: &MslKernel| if t.special && relaxed.is_some() { special.next() } else { usual.next() };
-        texts.iter().map(of).map(|k| k.unwrap_or_else(|| Err("no kernel".into()))).collect()
+        all.iter().map(of).map(|k| k.unwrap_or_else(|| Err("no kernel".into()))).collect()
     }
 
     /// The steps of a plan with their kernels.
@@ -232,19 +232,19 @@ impl MslBackend {
     fn compiled_steps(&self, plan: &Arc<Plan>) -> TensorResult<Arc<Vec<Step>>> {
         let key = Arc::as_ptr(plan) as usize;
         let dispatches = self.dispatches(plan)?;
-        let texts: Vec<(String, usize)> = dispatches.iter().map(|d| (d.wgsl.clone(), d.bindings.len() + 1)).collect();
-        let new = texts.iter().any(|t| !lock(&self.kernels).contains_key(&t.0));
+        let sources: Vec<(String, usize)> = dispatches.iter().map(|d| (d.wgsl.clone(), d.bindings.len() + 1)).collect();
+        let new = sources.iter().any(|t| !lock(&self.kernels).contains_key(&t.0));
         if new {
             self.compile_collected();
         }
-        self.compile(&texts).map_err(|(wgsl, e)| {
+        self.compile(&sources).map_err(|(wgsl, e)| {
             let name = dispatches.iter().find(|d| d.wgsl == wgsl).map_or("a step", |d| plan.steps[d.step].name);
             TensorError::Unsupported(format!("{name} on {}: {e}\n{wgsl}", self.name()))
         })?;
         let kernels = lock(&self.kernels);
         let step = |dispatch: KernelDispatch| {
-            let (kernel, text) = &kernels[&dispatch.wgsl];
-            Step { kernel: kernel.clone(), threads: text.workgroup, dispatch }
+            let (kernel, msl) = &kernels[&dispatch.wgsl];
+            Step { kernel: kernel.clone(), threads: msl.workgroup, dispatch }
         };
         let steps = dispatches.into_iter().map(step);
         let steps: Arc<Vec<Step>> = Arc::new(steps.collect());
@@ -284,21 +284,21 @@ impl MslBackend {
         let mut recorder = lock(&self.recorder);
         let done = match recorder.as_mut().filter(|_| is_recorded(dispatch, &memory)) {
             Some(recorder) => {
-                let text = &lock(&self.kernels)[&dispatch.wgsl].1;
-                recorded(of, dispatch, text, numbers, &memory, || run(Orders::One)).map(recorder)
+                let msl = &lock(&self.kernels)[&dispatch.wgsl].1;
+                recorded(of, dispatch, msl, numbers, &memory, || run(Orders::One)).map(recorder)
             }
             None => run(orders),
         };
         drop(recorder);
         done.map_err(|e| {
-            let text = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.source.clone());
-            let file = self.toolchain.keep_text(of.name, &text);
-            TensorError::Internal(format!("{} as Metal text, in {file}: {e}", of.name))
+            let source = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.source.clone());
+            let file = self.toolchain.keep_source(of.name, &source);
+            TensorError::Internal(format!("{} as Metal source, in {file}: {e}", of.name))
         })?;
         self.dispatches.fetch_add(1, Relaxed);
         let counters: &[u32] = &bytemuck::cast_slice(&scratch)[..SCRATCH_COUNTERS];
         if counters.iter().any(|c| *c != 0) {
-            return Err(TensorError::Internal(format!("{} as Metal text leaves counters that are not zero", of.name)));
+            return Err(TensorError::Internal(format!("{} as Metal source leaves counters that are not zero", of.name)));
         }
         lock(&self.scratch).push(scratch);
         let record: &[u32] = bytemuck::cast_slice(&record);
@@ -334,7 +334,7 @@ fn is_recorded(dispatch: &KernelDispatch, memory: &[Memory]) -> bool {
 fn recorded(
     step: &tensorlogic::plan::Step,
     dispatch: &KernelDispatch,
-    text: &MslKernel,
+    msl: &MslKernel,
     words: Vec<u32>,
     memory: &[Memory],
     run: impl Fn() -> Result<(), String>,
@@ -394,9 +394,9 @@ fn recorded(
     }
     Ok(Dispatched {
         op: step.name,
-        source: text.source.clone(),
-        special: text.special,
-        threads: text.workgroup,
+        source: msl.source.clone(),
+        special: msl.special,
+        threads: msl.workgroup,
         grid: dispatch.grid,
         words,
         bindings,

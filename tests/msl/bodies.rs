@@ -36,7 +36,7 @@ fn values(t: TensorResult<Tensor>) -> Vec<f32> {
 }
 
 /// Checks the cases with the bodies in Metal's language, with the WGSL forms, and with bodies and checks for undefined behaviour, on results of which `unit` is the distance of two at 1; at least
-/// `least` kernels have `marks` in their Metal text with bodies, and none without.
+/// `least` kernels have `marks` in their Metal source with bodies, and none without.
 fn check(cases: &[Case], marks: &[&str], least: usize, unit: f32) {
     check_as(&apple(), cases, marks, least, unit);
 }
@@ -57,8 +57,8 @@ fn check_as(info: &AdapterInfo, cases: &[Case], marks: &[&str], least: usize, un
                 assert_eq!(wrong, None);
             }
         });
-        let marked = backend.texts().iter().filter(|t| marks.iter().all(|mark| t.contains(mark))).count();
-        println!("{mode:?}, {marks:?}: {marked} of {} kernels, {} cases", backend.texts().len(), cases.len());
+        let marked = backend.sources().iter().filter(|t| marks.iter().all(|mark| t.contains(mark))).count();
+        println!("{mode:?}, {marks:?}: {marked} of {} kernels, {} cases", backend.sources().len(), cases.len());
         assert!(if bodies { marked >= least } else { marked == 0 }, "{marked} kernels have {marks:?} with bodies {bodies}");
     }
 }
@@ -132,7 +132,7 @@ fn products_by_tensor_operations() {
         let (got, want) = (values(f(&device)), values(f(&Device::cpu())));
         assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 2e-2 * (1.0 + b.abs())), "{name}");
     }
-    assert!(!backend.texts().iter().any(|t| t.contains("mpp::")), "a product that has no lines of eights has tensor operations");
+    assert!(!backend.sources().iter().any(|t| t.contains("mpp::")), "a product that has no lines of eights has tensor operations");
 }
 
 /// Products against sums in f64: what is off is the rounding of the result to f16, and that of sums in f32.
@@ -150,11 +150,11 @@ fn tensor_operations_round_as_sums_in_f32() {
             assert!((f64::from(*got) - sum).abs() <= off, "{m}x{n}x{k}: element {i} is {got}, not {sum}");
         }
     }
-    let texts = backend.texts();
-    assert!(!texts.is_empty() && texts.iter().filter(|t| t.contains("kernel void")).any(|t| t.contains("mpp::tensor_ops::matmul2d<")));
+    let sources = backend.sources();
+    assert!(!sources.is_empty() && sources.iter().filter(|t| t.contains("kernel void")).any(|t| t.contains("mpp::tensor_ops::matmul2d<")));
 }
 
-/// Faults in the text are found: columns of which the last ones are left out, and a side of which less is said to be there than there is.
+/// Faults in the source are found: columns of which the last ones are left out, and a side of which less is said to be there than there is.
 #[test]
 fn a_wrong_tensor_operation_is_found() {
     let f = |d: &Device| stored(&[70, 40], 1, d)?.matmul(&stored(&[36, 40], 2, d)?.t()?);
@@ -165,9 +165,9 @@ fn a_wrong_tensor_operation_is_found() {
     ] {
         let changed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let count = changed.clone();
-        let change = move |text: &str| {
-            count.fetch_add(text.matches(from).count(), std::sync::atomic::Ordering::SeqCst);
-            text.replace(from, to)
+        let change = move |source: &str| {
+            count.fetch_add(source.matches(from).count(), std::sync::atomic::Ordering::SeqCst);
+            source.replace(from, to)
         };
         let Some((_, device)) = open_as(apple_with_tensor_ops(), Mode::Unoptimized, Some(Box::new(change))) else { return };
         // Wrong values, or an access behind the end of a buffer.
@@ -274,7 +274,7 @@ fn joined_rows_times_weights_by_words() {
 #[test]
 fn a_wrong_body_is_found() {
     let f = |d: &Device| noise(&[1, 256], DType::F32, 1, d)?.matmul(&weights([16, 256], DType::Q4_0, d)?.t()?);
-    let change = |text: &str| text.replace("const uint a = l[0];", "const uint a = l[1];");
+    let change = |source: &str| source.replace("const uint a = l[0];", "const uint a = l[1];");
     let Some((_, device)) = open(Mode::Unoptimized, Some(Box::new(change))) else { return };
     let (got, want) = (f(&device).and_then(|t| t.to_vec()), values(f(&Device::cpu())));
     // It compiles and runs: what is found are its results.
@@ -293,8 +293,8 @@ fn a_body_needs_its_function() {
     };
     let translated = |body: &str| super::msl_kernel::translate(&wgsl(body), 1);
     assert!(translated("").unwrap().source.contains("v + v"));
-    let text = translated("/* metal: twice\n    return v << 1u;\n*/").unwrap().source;
-    assert!(text.contains("return v << 1u;") && !text.contains("v + v"), "{text}");
+    let source = translated("/* metal: twice\n    return v << 1u;\n*/").unwrap().source;
+    assert!(source.contains("return v << 1u;") && !source.contains("v + v"), "{source}");
     let refused = |body: &str| translated(body).err().unwrap_or_default();
     assert!(refused("/* metal: thrice\n    return 3u * v;\n*/").contains("no function thrice"));
     assert!(!refused("/* metal: twice\n    return v << 1u;\n").is_empty());

@@ -12,13 +12,13 @@ mod shared;
 #[allow(unused_imports)]
 pub use shared::{assert_close, noise, noise_f32};
 
-/// The backend that executes Metal texts, and its device, on which small cases run too; `None` where there is no compiler.
+/// The backend that executes Metal sources, and its device, on which small cases run too; `None` where there is no compiler.
 pub fn msl() -> Option<&'static (Arc<MslBackend>, Device)> {
     static ONE: OnceLock<Option<(Arc<MslBackend>, Device)>> = OnceLock::new();
     ONE.get_or_init(|| open(Mode::Plain, None)).as_ref()
 }
 
-/// A backend of its own, and its device; texts are changed before they are compiled.
+/// A backend of its own, and its device; sources are changed before they are compiled.
 pub fn open(mode: Mode, change: Option<Change>) -> Option<(Arc<MslBackend>, Device)> {
     open_as(apple(), mode, change)
 }
@@ -31,7 +31,7 @@ pub fn open_as(info: AdapterInfo, mode: Mode, change: Option<Change>) -> Option<
     Some((backend, device))
 }
 
-/// The GPU under test: here always the one that executes Metal texts.
+/// The GPU under test: here always the one that executes Metal sources.
 pub fn gpu() -> Option<Device> {
     msl().map(|m| m.1.clone())
 }

@@ -1,4 +1,4 @@
-//! Faults that are planted in Metal texts are found: what executes them would find them in the project's kernels too.
+//! Faults that are planted in Metal sources are found: what executes them would find them in the project's kernels too.
 
 use super::common::open;
 use super::kernel::{Memory, Orders};
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
-/// The text of a kernel `main_` of 64 threads over the buffers `a`, read, and `b`, written, whose body is this.
-fn text(body: &str) -> MslKernel {
+/// The source of a kernel `main_` of 64 threads over the buffers `a`, read, and `b`, written, whose body is this.
+fn msl(body: &str) -> MslKernel {
     let source = format!(
         "#include <metal_stdlib>\nusing metal::uint;\n[[max_total_threads_per_threadgroup(64)]] kernel void main_(\n  \
          uint lid [[thread_index_in_threadgroup]]\n, device uint const* a [[buffer(0)]]\n, device uint* b [[buffer(1)]]\n) {{\n{body}\n}}\n"
@@ -19,11 +19,11 @@ fn text(body: &str) -> MslKernel {
 
 /// What such a kernel writes from the numbers 0 to 63 in one group, in three orders of threads; `None` where there is no compiler.
 fn run(mode: Mode, body: &str) -> Option<Result<Vec<u32>, String>> {
-    run_text(mode, text(body).source)
+    run_source(mode, msl(body).source)
 }
 
-/// The same of a whole text.
-fn run_text(mode: Mode, source: String) -> Option<Result<Vec<u32>, String>> {
+/// The same of a whole source.
+fn run_source(mode: Mode, source: String) -> Option<Result<Vec<u32>, String>> {
     let toolchain = Toolchain::get(mode)?;
     let mut a: Vec<u128> = bytemuck::pod_collect_to_vec(&(0..64u32).collect::<Vec<_>>());
     let mut b = vec![0u128; 16];
@@ -32,7 +32,7 @@ fn run_text(mode: Mode, source: String) -> Option<Result<Vec<u32>, String>> {
         Memory { at, bytes, written, ordered: true, restored: true }
     };
     let memory = [memory(&mut a, false), memory(&mut b, true)];
-    let kernel = match toolchain.kernel(&MslKernel { source, ..text("") }) {
+    let kernel = match toolchain.kernel(&MslKernel { source, ..msl("") }) {
         Ok(kernel) => kernel,
         Err(e) => return Some(Err(e)),
     };
@@ -112,7 +112,7 @@ fn undefined_behaviour_is_found() {
     refused(Mode::Checked, "    b[lid] = (*(device metal::uint4 const*)(a + lid)).x;", "");
 }
 
-/// The results of `f` on a device whose texts are changed, or the reason why there are none.
+/// The results of `f` on a device whose sources are changed, or the reason why there are none.
 fn changed(
     f: fn(&Device) -> TensorResult<Tensor>,
     change: impl Fn(&str) -> String + Send + Sync + 'static,
@@ -126,7 +126,7 @@ fn noise(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> TensorRes
     Tensor::from_vec(values, shape, device)?.cast(dtype)
 }
 
-/// Work with one kernel, and the barriers of its text whose removal cannot show here.
+/// Work with one kernel, and the barriers of its source whose removal cannot show here.
 type Work = (&'static str, fn(&Device) -> TensorResult<Tensor>, &'static [usize]);
 /// A product by tiles in threadgroup memory, one on matrix units, a softmax of long rows, and an attention over a cache.
 const WORK: [Work; 4] = [
@@ -154,15 +154,15 @@ fn expected(f: fn(&Device) -> TensorResult<Tensor>) -> Vec<f32> {
     f(&Device::cpu()).and_then(|t| t.cast(DType::F32)?.to_vec()).unwrap()
 }
 
-/// The text without its `n`-th line that has this word.
-fn without_line(text: &str, word: &str, n: usize) -> String {
+/// The source without its `n`-th line that has this word.
+fn without_line(source: &str, word: &str, n: usize) -> String {
     let mut seen = 0;
     let keep = |line: &&str| {
         let hit = line.contains(word);
         seen += usize::from(hit);
         !(hit && seen == n + 1)
     };
-    text.lines().filter(keep).map(|l| format!("{l}\n")).collect()
+    source.lines().filter(keep).map(|l| format!("{l}\n")).collect()
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn every_removed_barrier_is_found() {
         let want = expected(f);
         let count = Arc::new(AtomicUsize::new(0));
         let most = count.clone();
-        let Some(plain) = changed(f, move |text| {
-            most.fetch_max(text.matches("metal::threadgroup_barrier(").count(), Relaxed);
-            text.to_string()
+        let Some(plain) = changed(f, move |source| {
+            most.fetch_max(source.matches("metal::threadgroup_barrier(").count(), Relaxed);
+            source.to_string()
         }) else {
             return;
         };
@@ -182,7 +182,7 @@ fn every_removed_barrier_is_found() {
         assert!(barriers > 0, "{name} has no barrier");
         let mut unnoticed = vec![];
         for n in 0..barriers {
-            let got = changed(f, move |text| without_line(text, "metal::threadgroup_barrier(", n)).unwrap();
+            let got = changed(f, move |source| without_line(source, "metal::threadgroup_barrier(", n)).unwrap();
             if got.is_ok_and(|got| right(&got, &want)) {
                 unnoticed.push(n);
             }
@@ -197,10 +197,10 @@ fn wrong_buffers_are_found() {
     let f: fn(&Device) -> TensorResult<Tensor> =
         |d| noise(&[24, 40], DType::F32, 1, d)?.sub(&noise(&[24, 40], DType::F32, 2, d)?.mul(3.0)?);
     let want = expected(f);
-    let swap = |text: &str| text.replace("[[buffer(1)]]", "[[buffer(?)]]").replace("[[buffer(2)]]", "[[buffer(1)]]").replace('?', "2");
+    let swap = |source: &str| source.replace("[[buffer(1)]]", "[[buffer(?)]]").replace("[[buffer(2)]]", "[[buffer(1)]]").replace('?', "2");
     let Some(got) = changed(f, swap) else { return };
     assert!(!got.is_ok_and(|got| right(&got, &want)), "swapped buffers are not found");
-    let got = changed(f, |text| text.replace("[[buffer(1)]]", "[[buffer(9)]]")).unwrap();
+    let got = changed(f, |source| source.replace("[[buffer(1)]]", "[[buffer(9)]]")).unwrap();
     assert!(got.is_err_and(|e| e.contains("buffer 9 (") && e.contains("is not bound")));
     assert!(right(&changed(f, str::to_string).unwrap().unwrap(), &want));
 }
@@ -221,14 +221,14 @@ fn product(tile: &str, scope: &str, run: &str) -> String {
 /// A kernel with tensor operations, with the headers that it needs.
 fn with_headers(body: &str) -> String {
     let headers = "#include <metal_tensor>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n";
-    text(body).source.replacen("using metal::uint;", &format!("{headers}using metal::uint;"), 1)
+    msl(body).source.replacen("using metal::uint;", &format!("{headers}using metal::uint;"), 1)
 }
 
 const ALL_OF_K: &str = "16, 16, int(metal::dynamic_extent), false, true";
 
 #[test]
 fn faults_of_tensor_operations_are_found() {
-    let tried = |tile: &str, scope: &str, run: &str| run_text(Mode::Plain, with_headers(&product(tile, scope, run)));
+    let tried = |tile: &str, scope: &str, run: &str| run_source(Mode::Plain, with_headers(&product(tile, scope, run)));
     let plain = "product.run(left, right, results);";
     let right = tried(ALL_OF_K, "execution_simdgroups<2>", plain);
     let Some(right) = right else { return };
@@ -262,5 +262,5 @@ fn faults_of_tensor_operations_are_found() {
     assert_ne!(tried(&adds, two, plain).unwrap(), right);
     // Without the headers there are no tensors.
     let body = product(ALL_OF_K, two, plain);
-    assert!(run_text(Mode::Plain, text(&body).source).unwrap().is_err());
+    assert!(run_source(Mode::Plain, msl(&body).source).unwrap().is_err());
 }

@@ -164,7 +164,7 @@ impl Kernel {
             let (entry, buffers) = (self.entry, table.as_ptr());
             let (room, fill, meets) = (self.room, fill.into(), self.meets.into());
             let dispatch = Dispatch { entry, buffers, seed, groups: grid, size: threads, room, fill, meets };
-            // SAFETY: the caller's promise; the table has every index that the kernel's text names.
+            // SAFETY: the caller's promise; the table has every index that the kernel's source names.
             let error = unsafe { (runtime.run)(&dispatch) };
             if !error.is_null() {
                 // SAFETY: a string that lives until this thread's next run.

@@ -6,6 +6,7 @@
 
 #[path = "../../xtask/src/apple_kernels.rs"]
 mod apple_kernels;
+mod apple_sources;
 mod backend;
 mod bodies;
 mod clang;
@@ -20,7 +21,6 @@ mod record;
 #[path = "../../xtask/src/samples.rs"]
 mod samples;
 mod source;
-mod texts;
 mod toolchain;
 mod traps;
 mod vectors;
@@ -30,7 +30,7 @@ mod work;
 
 use samples::msl_kernel;
 
-// The tests of the program `it` that open their GPU by `common`: here on the device that executes Metal texts.
+// The tests of the program `it` that open their GPU by `common`: here on the device that executes Metal sources.
 #[path = "../it/ops/custom.rs"]
 mod custom;
 #[path = "../it/ops/fusion.rs"]

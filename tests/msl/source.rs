@@ -4,7 +4,7 @@
 use super::traps::trap;
 use std::fmt::Write;
 
-/// Headers that texts include besides those of every text: name and content.
+/// Headers that sources include besides those of every source: name and content.
 pub const HEADERS: [(&str, &str); 2] = [
     ("metal_tensor", include_str!("include/metal_tensor")),
     (
@@ -23,45 +23,45 @@ pub enum Parameter {
 /// A kernel as C++.
 pub struct Source {
     /// A namespace of its own, to be compiled behind `metal_stdlib` with others, and behind the headers that it includes besides.
-    pub text: String,
+    pub cpp: String,
     pub parameters: Vec<Parameter>,
     /// Whether its threads wait for each other, so that their order could matter.
     pub meets: bool,
 }
 
 /// Splits at commas that stand in no brackets.
-fn parts(text: &str) -> Vec<&str> {
+fn parts(source: &str) -> Vec<&str> {
     let (mut depth, mut start, mut out) = (0i32, 0, vec![]);
-    for (i, c) in text.char_indices() {
+    for (i, c) in source.char_indices() {
         match c {
             '(' | '[' | '<' | '{' => depth += 1,
             ')' | ']' | '>' | '}' => depth -= 1,
             ',' if depth == 0 => {
-                out.push(&text[start..i]);
+                out.push(&source[start..i]);
                 start = i + 1;
             }
             _ => {}
         }
     }
-    out.push(&text[start..]);
+    out.push(&source[start..]);
     out.into_iter().map(str::trim).filter(|p| !p.is_empty()).collect()
 }
 
-/// The parameters of a kernel, each as its text.
-fn parameters<'t>(text: &'t str, entry: &str) -> Result<Vec<&'t str>, String> {
+/// The parameters of a kernel, each as it is written.
+fn parameters<'t>(source: &'t str, entry: &str) -> Result<Vec<&'t str>, String> {
     let head = format!("kernel void {entry}(");
-    let from = text.find(&head).ok_or_else(|| format!("no kernel {entry} in the text"))? + head.len();
+    let from = source.find(&head).ok_or_else(|| format!("no kernel {entry} in the source"))? + head.len();
     let mut depth = 1;
-    let close = text[from..].char_indices().find_map(|(i, c)| {
+    let close = source[from..].char_indices().find_map(|(i, c)| {
         depth += i32::from(c == '(') - i32::from(c == ')');
         (depth == 0).then_some(from + i)
     });
-    Ok(parts(&text[from..close.ok_or("the kernel's parameters do not end")?]))
+    Ok(parts(&source[from..close.ok_or("the kernel's parameters do not end")?]))
 }
 
 /// What is passed for a parameter, from the thread `t` and the table of buffers `b`.
-fn argument(text: &str) -> Result<(Parameter, String), String> {
-    let (head, attribute) = text.split_once("[[").ok_or_else(|| format!("parameter {text:?} has no attribute"))?;
+fn argument(source: &str) -> Result<(Parameter, String), String> {
+    let (head, attribute) = source.split_once("[[").ok_or_else(|| format!("parameter {source:?} has no attribute"))?;
     let (head, attribute) = (head.trim(), attribute.trim_end_matches("]]").trim());
     let at = head.rfind(|c: char| !(c.is_alphanumeric() || c == '_')).map_or(0, |p| p + 1);
     let (kind, name) = (head[..at].trim(), &head[at..]);
@@ -86,7 +86,7 @@ fn argument(text: &str) -> Result<(Parameter, String), String> {
         "simdgroup_index_in_threadgroup" => ["t->simd", "", ""],
         "threads_per_simdgroup" | "thread_execution_width" => ["32u", "", ""],
         "simdgroups_per_threadgroup" => ["(t->size[0] * t->size[1] * t->size[2] + 31u) / 32u", "", ""],
-        other => return Err(format!("parameter {text:?}: {other:?} is not known")),
+        other => return Err(format!("parameter {source:?}: {other:?} is not known")),
     };
     let count = kind.chars().last().and_then(|c| c.to_digit(10)).filter(|n| (2..=3).contains(n)).unwrap_or(1) as usize;
     Ok((Parameter::Builtin, format!("{kind}({})", field[..count].join(", "))))
@@ -104,9 +104,9 @@ fn shared(line: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Comparisons of vectors that become numbers: clang's give 0 and −1, Metal's false and true. `static_cast<uint4>(a < b)` gets a `bool4` inside.
-fn booleans(text: &str) -> String {
+fn booleans(source: &str) -> String {
     const COMPARISONS: [&str; 6] = [" == ", " != ", " < ", " > ", " <= ", " >= "];
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    let (mut out, mut rest) = (String::with_capacity(source.len()), source);
     while let Some(at) = rest.find("static_cast<metal::") {
         let (before, cast) = rest.split_at(at);
         out += before;
@@ -139,18 +139,19 @@ fn booleans(text: &str) -> String {
     out + rest
 }
 
-/// The kernel `entry` of a text as C++; its functions end in `key`. A text that Apple's compiler is known to get wrong is refused.
-pub fn cpp(text: &str, entry: &str, key: &str) -> Result<Source, String> {
-    if let Some(trap) = trap(text, entry) {
+/// The kernel `entry` of a source as C++; its functions end in `key`. A source that Apple's compiler is known to get wrong is refused.
+pub fn cpp(source: &str, entry: &str, key: &str) -> Result<Source, String> {
+    if let Some(trap) = trap(source, entry) {
         return Err(trap);
     }
-    let arguments = parameters(text, entry)?.into_iter().map(argument).collect::<Result<Vec<_>, _>>()?;
-    let memory: Vec<_> = text.lines().filter_map(shared).collect();
+    let arguments = parameters(source, entry)?.into_iter().map(argument).collect::<Result<Vec<_>, _>>()?;
+    let memory: Vec<_> = source.lines().filter_map(shared).collect();
     // Those that are not compiled before: they declare their names for all.
-    let headers = text.lines().filter(|line| line.starts_with("#include") && HEADERS.iter().any(|h| line.ends_with(&format!("<{}>", h.0))));
+    let headers =
+        source.lines().filter(|line| line.starts_with("#include") && HEADERS.iter().any(|h| line.ends_with(&format!("<{}>", h.0))));
     let mut out: String = headers.flat_map(|line| [line, "\n"]).collect();
     let _ = writeln!(out, "namespace k{key} {{");
-    for line in text.lines() {
+    for line in source.lines() {
         if line.starts_with("#include") {
             continue;
         }
@@ -180,6 +181,6 @@ pub fn cpp(text: &str, entry: &str, key: &str) -> Result<Source, String> {
     let visible = "extern \"C\" __attribute__((visibility(\"default\")))";
     let _ = writeln!(out, "{visible} void tl_entry_{key}(const tl_thread* t, void* const* b) {{ {entry}({}); }}", passed.join(", "));
     let _ = writeln!(out, "{visible} unsigned tl_bytes_{key}() {{ return tl_at{}; }}\n}}", memory.len());
-    let meets = ["_barrier(", "simd_", "simdgroup_"].iter().any(|word| text.contains(word));
-    Ok(Source { text: booleans(&out), parameters: arguments.into_iter().map(|a| a.0).collect(), meets })
+    let meets = ["_barrier(", "simd_", "simdgroup_"].iter().any(|word| source.contains(word));
+    Ok(Source { cpp: booleans(&out), parameters: arguments.into_iter().map(|a| a.0).collect(), meets })
 }

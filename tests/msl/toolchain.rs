@@ -1,4 +1,4 @@
-//! clang++, the runtime of fibers, and compiled kernels: many texts in one call, kept under `target/msl` by their hash.
+//! clang++, the runtime of fibers, and compiled kernels: many sources in one call, kept under `target/msl` by their hash.
 
 use super::clang::{clang, target};
 use super::kernel::{Entry, Guarded, Kernel, Run, Runtime};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const RUNTIME: &str = include_str!("runtime/fibers.cpp");
 const STDLIB: &str = include_str!("include/metal_stdlib");
-/// Texts that one call of the compiler takes.
+/// Sources that one call of the compiler takes.
 const BATCH: usize = 24;
 
 /// How kernels are compiled.
@@ -27,7 +27,7 @@ pub enum Mode {
     Unoptimized,
     /// With arithmetic that may assume that there is no NaN and no infinity, as Metal's compiler does by default.
     FastMath,
-    /// The same for a text that makes NaN or infinity itself, which may not assume that.
+    /// The same for a source that makes NaN or infinity itself, which may not assume that.
     Relaxed,
     /// With checks for what C++ leaves undefined: shifts, alignment, indices of arrays, overflow of signed integers.
     Checked,
@@ -56,7 +56,7 @@ impl Mode {
 /// What was compiled, and how long that took.
 #[derive(Clone, Copy, Default)]
 pub struct Compiled {
-    pub texts: usize,
+    pub sources: usize,
     pub calls: usize,
     pub time: Duration,
 }
@@ -73,7 +73,7 @@ pub struct Toolchain {
     folder: PathBuf,
     /// The precompiled header.
     header: PathBuf,
-    /// What besides a text its library depends on, and the same with the headers that only some include.
+    /// What besides a source its library depends on, and the same with the headers that only some include.
     version: u64,
     with_headers: u64,
     /// Where those are.
@@ -100,11 +100,11 @@ fn unfinished(path: &Path) -> PathBuf {
 }
 
 /// Writes a file whole: other processes see the old one or the new one.
-fn put(path: &Path, text: &str) -> Result<(), String> {
+fn put(path: &Path, content: &str) -> Result<(), String> {
     let part = unfinished(path);
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&part, text))
+        .and_then(|()| std::fs::write(&part, content))
         .and_then(|()| std::fs::rename(&part, path))
         .map_err(|e| format!("{}: {e}", path.display()))
 }
@@ -121,13 +121,13 @@ fn open(path: &Path, scope: i32) -> Result<*mut c_void, String> {
 }
 
 fn symbol(handle: *mut c_void, name: &str) -> Result<*mut c_void, String> {
-    let text = CString::new(name).map_err(|e| e.to_string())?;
+    let c_name = CString::new(name).map_err(|e| e.to_string())?;
     // SAFETY: the handle is of an open library.
-    let p = unsafe { libc::dlsym(handle, text.as_ptr()) };
+    let p = unsafe { libc::dlsym(handle, c_name.as_ptr()) };
     if p.is_null() { Err(format!("{name} is missing")) } else { Ok(p) }
 }
 
-/// A text that is to be compiled.
+/// A source that is to be compiled.
 struct Wanted {
     key: String,
     source: Source,
@@ -187,14 +187,14 @@ impl Toolchain {
         let include = folder.join(format!("include-{version:016x}"));
         let header = include.join("metal.pch");
         if !header.exists() {
-            let text = include.join("metal_stdlib");
-            put(&text, STDLIB)?;
-            compiler.call(&[&["-x", "c++-header"][..], &compiler.dialect()].concat(), &text, &header)?;
+            let stdlib = include.join("metal_stdlib");
+            put(&stdlib, STDLIB)?;
+            compiler.call(&[&["-x", "c++-header"][..], &compiler.dialect()].concat(), &stdlib, &header)?;
         }
         let with_headers = hash((version, HEADERS));
         let include = folder.join(format!("headers-{with_headers:016x}"));
-        for (name, text) in HEADERS.iter().filter(|h| !include.join(h.0).exists()) {
-            put(&include.join(name), text)?;
+        for (name, content) in HEADERS.iter().filter(|h| !include.join(h.0).exists()) {
+            put(&include.join(name), content)?;
         }
         // The kernels find the runtime's functions.
         let handle = open(&runtime, libc::RTLD_GLOBAL)?;
@@ -223,26 +223,26 @@ impl Toolchain {
         *lock(&self.compiled)
     }
 
-    /// Writes down a text that failed; gives the file.
-    pub fn keep_text(&self, name: &str, text: &str) -> String {
+    /// Writes down a source that failed; gives the file.
+    pub fn keep_source(&self, name: &str, source: &str) -> String {
         let file = self.folder.join(format!("failed-{name}.metal"));
-        put(&file, text).map_or_else(|e| e, |()| file.display().to_string())
+        put(&file, source).map_or_else(|e| e, |()| file.display().to_string())
     }
 
-    /// The kernel of a text, compiled now unless it was before.
-    pub fn kernel(&self, text: &MslKernel) -> Result<Arc<Kernel>, String> {
-        self.kernels(&[text]).remove(0)
+    /// The kernel of a source, compiled now unless it was before.
+    pub fn kernel(&self, msl: &MslKernel) -> Result<Arc<Kernel>, String> {
+        self.kernels(&[msl]).remove(0)
     }
 
-    /// The kernels of several texts; those that are new are compiled together, on as many threads as the processor has.
-    pub fn kernels(&self, texts: &[&MslKernel]) -> Vec<Result<Arc<Kernel>, String>> {
-        let keys: Vec<String> = texts.iter().map(|t| format!("{:016x}", hash((&t.source, &t.entry, self.version_of(&t.source))))).collect();
+    /// The kernels of several sources; those that are new are compiled together, on as many threads as the processor has.
+    pub fn kernels(&self, all: &[&MslKernel]) -> Vec<Result<Arc<Kernel>, String>> {
+        let keys: Vec<String> = all.iter().map(|t| format!("{:016x}", hash((&t.source, &t.entry, self.version_of(&t.source))))).collect();
         let mut wanted: Vec<Wanted> = vec![];
-        for (key, text) in keys.iter().zip(texts) {
+        for (key, msl) in keys.iter().zip(all) {
             if lock(&self.made).contains_key(key) || wanted.iter().any(|w| w.key == *key) {
                 continue;
             }
-            match cpp(&text.source, &text.entry, key) {
+            match cpp(&msl.source, &msl.entry, key) {
                 Ok(source) => wanted.push(Wanted { key: key.clone(), source }),
                 Err(e) => drop(lock(&self.made).insert(key.clone(), Err(e))),
             }
@@ -260,12 +260,12 @@ impl Toolchain {
         keys.iter().map(|k| made[k].clone()).collect()
     }
 
-    /// What besides a text its library depends on.
-    fn version_of(&self, text: &str) -> u64 {
-        if HEADERS.iter().any(|h| text.contains(h.0)) { self.with_headers } else { self.version }
+    /// What besides a source its library depends on.
+    fn version_of(&self, source: &str) -> u64 {
+        if HEADERS.iter().any(|h| source.contains(h.0)) { self.with_headers } else { self.version }
     }
 
-    /// The library that holds a text's kernel.
+    /// The library that holds a source's kernel.
     fn library_of(&self, key: &str) -> Option<PathBuf> {
         let name = std::fs::read_to_string(self.folder.join(format!("{key}.in"))).ok()?;
         Some(self.folder.join(name))
@@ -298,19 +298,19 @@ impl Toolchain {
         };
         std::thread::scope(|s| (0..threads.min(batches.len())).for_each(|_| drop(s.spawn(work))));
         let mut compiled = lock(&self.compiled);
-        compiled.texts += new.len();
+        compiled.sources += new.len();
         compiled.calls += calls.into_inner();
         compiled.time += start.elapsed();
         failed.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn compile_batch(&self, batch: &[&Wanted]) -> Result<(), String> {
-        let text: String = batch.iter().map(|w| w.source.text.as_str()).collect();
-        let name = format!("k-{:016x}.so", hash((&text, self.version_of(&text))));
+        let cpp: String = batch.iter().map(|w| w.source.cpp.as_str()).collect();
+        let name = format!("k-{:016x}.so", hash((&cpp, self.version_of(&cpp))));
         let library = self.folder.join(&name);
         // Another process may compile the same, and removes its own.
         let source = PathBuf::from(format!("{}.cpp", unfinished(&library).display()));
-        put(&source, &text)?;
+        put(&source, &cpp)?;
         let [header, include] = [&self.header, &self.include].map(|path| path.to_string_lossy());
         self.compiler.call(
             &[&["-shared", "-include-pch", &header, "-I", &include][..], &self.compiler.dialect()].concat(),

@@ -1,35 +1,35 @@
-//! What Apple's compiler is known to get wrong, looked for in every Metal text before it is executed.
+//! What Apple's compiler is known to get wrong, looked for in every Metal source before it is executed.
 
-/// The parameters of a text's kernel and its body, if naga's form is recognized.
-pub fn kernel<'t>(text: &'t str, entry: &str) -> Option<(&'t str, &'t str)> {
-    let from = text.find(&format!("kernel void {entry}("))?;
-    text[from..].split_once("\n) {\n")
+/// The parameters of a source's kernel and its body, if naga's form is recognized.
+pub fn kernel<'t>(source: &'t str, entry: &str) -> Option<(&'t str, &'t str)> {
+    let from = source.find(&format!("kernel void {entry}("))?;
+    source[from..].split_once("\n) {\n")
 }
 
-/// The part of a text that a bracket at its beginning encloses.
-fn block(text: &str) -> &str {
+/// The part of a source that a bracket at its beginning encloses.
+fn block(source: &str) -> &str {
     let mut depth = 0;
-    let end = text.char_indices().find_map(|(i, c)| {
+    let end = source.char_indices().find_map(|(i, c)| {
         depth += i32::from(c == '{') - i32::from(c == '}');
         (depth == 0 && c == '}').then_some(i)
     });
-    &text[..end.unwrap_or(text.len())]
+    &source[..end.unwrap_or(source.len())]
 }
 
-/// Whether a text names one of Metal's functions for SIMD-groups.
-fn has_simd(text: &str) -> bool {
-    text.match_indices("simd").any(|(at, _)| {
+/// Whether a source names one of Metal's functions for SIMD-groups.
+fn has_simd(source: &str) -> bool {
+    source.match_indices("simd").any(|(at, _)| {
         let word = |c: char| c.is_alphanumeric() || c == '_';
-        let name: &str = text[at..].split(|c| !word(c)).next().unwrap_or("");
-        let starts = !text[..at].ends_with(word);
-        starts && (name.starts_with("simd_") || name.starts_with("simdgroup_")) && text[at + name.len()..].starts_with(['(', '<'])
+        let name: &str = source[at..].split(|c| !word(c)).next().unwrap_or("");
+        let starts = !source[..at].ends_with(word);
+        starts && (name.starts_with("simd_") || name.starts_with("simdgroup_")) && source[at + name.len()..].starts_with(['(', '<'])
     })
 }
 
-/// The functions of a text that use SIMD-groups, themselves or by what they call.
-fn functions_with_simd(text: &str) -> Vec<&str> {
+/// The functions of a source that use SIMD-groups, themselves or by what they call.
+fn functions_with_simd(source: &str) -> Vec<&str> {
     let mut functions = Vec::new();
-    let mut rest = text;
+    let mut rest = source;
     // naga writes each parameter on a line of its own; a definition ends in `) {` at the beginning of a line.
     while let Some(at) = rest.find("\n) {\n") {
         let (before, after) = rest.split_at(at);
@@ -57,26 +57,26 @@ fn calls_one(body: &str, names: &[&str]) -> bool {
     names.iter().any(|name| calls(name))
 }
 
-/// The threads of a group that the text gives as its bound.
-fn threads(text: &str) -> Option<u32> {
-    let given = text.split_once("max_total_threads_per_threadgroup(")?.1;
+/// The threads of a group that the source gives as its bound.
+fn threads(source: &str) -> Option<u32> {
+    let given = source.split_once("max_total_threads_per_threadgroup(")?.1;
     given.split(')').next()?.parse().ok()
 }
 
-/// Says which of the known mistakes of Apple's compiler a text would meet.
-pub fn trap(text: &str, entry: &str) -> Option<String> {
-    let (parameters, body) = kernel(text, entry)?;
+/// Says which of the known mistakes of Apple's compiler a source would meet.
+pub fn trap(source: &str, entry: &str) -> Option<String> {
+    let (parameters, body) = kernel(source, entry)?;
     if parameters.contains("threadgroup ") {
         return Some(format!("threadgroup memory is passed to the kernel (https://github.com/gfx-rs/wgpu/issues/4500)\n{parameters}"));
     }
     // Pipelines of at most 32 threads some of which return early.
     let early = body.trim_end().trim_end_matches('}').trim_end().trim_end_matches("return;").contains("return;");
-    if let Some(threads) = threads(text).filter(|t| early && *t <= 32) {
+    if let Some(threads) = threads(source).filter(|t| early && *t <= 32) {
         return Some(format!("threads of a group of {threads} return early (https://github.com/KhronosGroup/MoltenVK/issues/2711)"));
     }
-    let helpers = functions_with_simd(text);
-    for (at, _) in text.match_indices("switch(") {
-        let inside = text[at..].find('{').map_or("", |open| block(&text[at + open..]));
+    let helpers = functions_with_simd(source);
+    for (at, _) in source.match_indices("switch(") {
+        let inside = source[at..].find('{').map_or("", |open| block(&source[at + open..]));
         if has_simd(inside) || calls_one(inside, &helpers) {
             return Some("an operation of a SIMD-group inside of switch (https://github.com/gfx-rs/wgpu/issues/10135)".into());
         }
@@ -94,15 +94,15 @@ fn each_trap_is_found() {
     let helper =
         "float inside(\n    float x\n) {\n    return other(x);\n}\nfloat other(\n    float x\n) {\n    return metal::simd_sum(x);\n}\n";
     assert_eq!(trap(&kernel("device float* x [[buffer(0)]]", helper), "main_"), None);
-    let found = |text: &str, what: &str| {
-        let told = trap(text, "main_").unwrap_or_else(|| panic!("{what} is not found in\n{text}"));
+    let found = |source: &str, what: &str| {
+        let told = trap(source, "main_").unwrap_or_else(|| panic!("{what} is not found in\n{source}"));
         assert!(told.contains(what), "{told}");
     };
     found(&kernel("threadgroup float* x", ""), "threadgroup memory");
     found(&kernel("uint x", "").replace("    inside(", "    if (x == 1) { return; }\n    inside("), "return early");
     for called in ["metal::simd_max(x)", "inside(x)", "other(x)"] {
-        let text =
+        let source =
             kernel("uint x", helper).replace("    inside(", &format!("    switch(x) {{\n case 1: {{\n y = {called};\n }} }}\n    inside("));
-        found(&text, "inside of switch");
+        found(&source, "inside of switch");
     }
 }

@@ -13,7 +13,7 @@ fn check(what: &str, backend: &MslBackend, judge: impl Fn() -> Tally) -> Tally {
     let tally = backend.with_kernels_of(|_| judge());
     let (compiled, [dispatches, kernels, compared]) = (backend.compiled(), backend.counts());
     println!(
-        "{what}: {} pass, {} fail, {} unsupported, {} skipped; {:.0} s, of which {:.0} s for {} texts in {} calls of clang++; so far \
+        "{what}: {} pass, {} fail, {} unsupported, {} skipped; {:.0} s, of which {:.0} s for {} sources in {} calls of clang++; so far \
          {dispatches} dispatches of {kernels} kernels, {compared} of them in three orders of threads",
         tally.pass,
         tally.failures.len(),
@@ -21,7 +21,7 @@ fn check(what: &str, backend: &MslBackend, judge: impl Fn() -> Tally) -> Tally {
         tally.skipped,
         start.elapsed().as_secs_f64(),
         (compiled.time - before.time).as_secs_f64(),
-        compiled.texts - before.texts,
+        compiled.sources - before.sources,
         compiled.calls - before.calls,
     );
     tally

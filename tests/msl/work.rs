@@ -35,9 +35,9 @@ fn unit(dtype: DType) -> f32 {
     }
 }
 
-/// How many kernels so far have this in their Metal text.
+/// How many kernels so far have this in their Metal source.
 fn with(backend: &MslBackend, word: &str) -> usize {
-    backend.texts().iter().filter(|t| t.contains(word)).count()
+    backend.sources().iter().filter(|t| t.contains(word)).count()
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn attention_in_all_shapes() {
 #[test]
 fn every_text_compiles() {
     let Some(toolchain) = Toolchain::get(Mode::Unoptimized) else { return };
-    let texts: Vec<_> = generated(&apple())
+    let sources: Vec<_> = generated(&apple())
         .unwrap()
         .into_iter()
         .map(|(name, k)| {
@@ -115,9 +115,9 @@ fn every_text_compiles() {
             (name, translate(&k.wgsl, bindings).unwrap())
         })
         .collect();
-    let made = toolchain.kernels(&texts.iter().map(|t| &t.1).collect::<Vec<_>>());
+    let made = toolchain.kernels(&sources.iter().map(|t| &t.1).collect::<Vec<_>>());
     let failed: Vec<String> =
-        texts.iter().zip(&made).filter_map(|((name, _), made)| made.as_ref().err().map(|e| format!("{name}: {e}"))).collect();
-    assert!(failed.is_empty(), "{} of {} texts:\n{}", failed.len(), texts.len(), failed.join("\n"));
-    assert!(made.len() > 400, "only {} texts", made.len());
+        sources.iter().zip(&made).filter_map(|((name, _), made)| made.as_ref().err().map(|e| format!("{name}: {e}"))).collect();
+    assert!(failed.is_empty(), "{} of {} sources:\n{}", failed.len(), sources.len(), failed.join("\n"));
+    assert!(made.len() > 400, "only {} sources", made.len());
 }

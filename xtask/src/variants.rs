@@ -4,14 +4,10 @@ use crate::samples::{Bare, bare, leaf};
 use tensorlogic::dtype::DType::{self, *};
 use tensorlogic::ops::attention::grad::{AttentionGradKernel, Part};
 use tensorlogic::ops::attention::{AttentionKernel, AttentionOptions};
-use tensorlogic::ops::cross_entropy::CrossEntropyKernel;
 use tensorlogic::ops::index_add::{Combine, IndexAddKernel};
-use tensorlogic::ops::matmul::fused_gemv::FusedGemvKernel;
-use tensorlogic::ops::norm::NormKernel;
-use tensorlogic::ops::norm::grad::NormGradKernel;
-use tensorlogic::ops::reduce::{ReduceKernel, ReduceOp};
-use tensorlogic::ops::softmax::SoftmaxKernel;
-use tensorlogic::ops::unpack::Unpack;
+use tensorlogic::ops::kernels::{
+    CrossEntropyKernel, FusedGemvKernel, NormGradKernel, NormKernel, ReduceKernel, ReduceOp, SoftmaxKernel, Unpack,
+};
 use tensorlogic::plan::{FusedGemv, Kernel, Normalization};
 use tensorlogic::{Device, Tensor, TensorResult};
 
@@ -205,11 +201,11 @@ fn products(out: &mut Variants<'_>) -> TensorResult<()> {
             out.add(format!("product_fused_{of}"), x.mul(2.0)?.matmul(&w.t()?.contiguous()?.t()?)?)?;
             out.add(format!("product_batch_{of}"), leaf(a, &[3, m, k])?.matmul(&leaf(a, &[3, k, n])?)?)?;
             out.add(format!("product_batch_rows_{of}"), leaf(a, &[3, m, k])?.matmul(&leaf(a, &[3, n, k])?.transpose(1, 2)?)?)?;
-            let unaligned = leaf(a, &[m * (k + 3) + 5])?.narrow(0, 5, m * (k + 3))?.reshape(&[m as isize, (k + 3) as isize])?;
+            let unaligned = leaf(a, &[m * (k + 3) + 5])?.narrow(0, 5, m * (k + 3))?.reshape(&[m, k + 3])?;
             out.add(format!("product_loose_{of}"), unaligned.narrow(1, 1, k)?.matmul(&w)?)?;
             let heads = leaf(a, &[m, 4, k])?.transpose(0, 1)?;
             out.add(format!("product_heads_{of}"), heads.matmul(&leaf(a, &[4, n, k])?.transpose(1, 2)?)?)?;
-            let folded = leaf(a, &[2, 4, m, 16])?.transpose(1, 2)?.reshape(&[2 * m as isize, 64])?;
+            let folded = leaf(a, &[2, 4, m, 16])?.transpose(1, 2)?.reshape(&[2 * m, 64])?;
             out.add(format!("product_folded_{of}"), folded.matmul(&leaf(a, &[n, 64])?.t()?)?)?;
             out.add(format!("product_folded_turned_{of}"), folded.t()?.matmul(&leaf(a, &[2 * m, n])?)?)?;
         }

@@ -91,7 +91,9 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drai
                     }));
                 }
             }
-            Ok(Ok((stream, _))) => drop(tokio::spawn(connection(stream, Open::new(&server), Place::new(&server.idle), leaving.clone()))),
+            Ok(Ok((stream, _))) => {
+                drop(tokio::spawn(connection(stream, OpenConnection::new(&server), Place::new(&server.idle), leaving.clone())))
+            }
             // The system has no room for another one.
             Ok(Err(e)) => {
                 server.idle.end_one();
@@ -123,16 +125,16 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drai
 }
 
 /// A connection that is counted.
-struct Open(Arc<Server>);
+struct OpenConnection(Arc<Server>);
 
-impl Open {
-    fn new(server: &Arc<Server>) -> Open {
+impl OpenConnection {
+    fn new(server: &Arc<Server>) -> OpenConnection {
         server.metrics.connections.fetch_add(1, Relaxed);
-        Open(server.clone())
+        OpenConnection(server.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.metrics.connections.fetch_sub(1, Relaxed);
     }
@@ -164,7 +166,7 @@ async fn refuse(mut stream: TcpStream) {
     let _ = timeout(REFUSAL_TIME, say).await;
 }
 
-async fn connection(stream: TcpStream, open: Open, place: Place, mut leaving: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, open: OpenConnection, place: Place, mut leaving: watch::Receiver<bool>) {
     // Without this every streamed token waits for the client's acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
     let server = open.0.clone();

@@ -90,7 +90,7 @@ pub struct Usage {
 }
 
 /// One answer.
-struct Row {
+struct AnswerRow {
     /// Dropped when nothing more is wanted.
     handle: Option<RequestHandle>,
     reader: AnswerReader<Arc<Tokenizer>>,
@@ -105,7 +105,7 @@ struct Row {
     scores: Vec<Scored>,
 }
 
-impl Row {
+impl AnswerRow {
     /// What these parts give, up to a text that ends the answer.
     fn piece(&mut self, index: usize, parts: Vec<AnswerPart>, tools: &Tools) -> Piece {
         let mut piece = Piece { index, text: String::new(), thought: String::new(), calls: vec![], scores: vec![], finish: None };
@@ -147,7 +147,7 @@ pub struct Running {
     server: Arc<Server>,
     host: Arc<Host>,
     events: UnboundedReceiver<(usize, Event, Instant)>,
-    rows: Vec<Row>,
+    rows: Vec<AnswerRow>,
     tools: Tools,
     /// Answers to each prompt.
     each: usize,
@@ -181,7 +181,15 @@ impl Running {
                 let listener = move |event| drop(sender.send((index, event, Instant::now())));
                 let handle = Some(host.engine()?.submit_to(ask.request(prompt, k, client), listener)?);
                 let reader = ask.reader(host, prompt)?;
-                rows.push(Row { handle, reader, stops: Stops::new(ask.stops.clone()), calls: 0, last: None, next: None, scores: vec![] });
+                rows.push(AnswerRow {
+                    handle,
+                    reader,
+                    stops: Stops::new(ask.stops.clone()),
+                    calls: 0,
+                    last: None,
+                    next: None,
+                    scores: vec![],
+                });
             }
         }
         let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };

@@ -11,7 +11,7 @@ const MAX_NAME: usize = 64;
 
 /// Which of the functions an answer calls.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Choice {
+pub enum ToolChoice {
     None,
     Auto,
     /// One of them in any case.
@@ -25,7 +25,7 @@ pub enum Choice {
 pub struct Tools {
     /// In OpenAI's form, as templates read them.
     list: Vec<Value>,
-    choice: Choice,
+    choice: ToolChoice,
     /// Whether an answer may have several calls.
     pub parallel: bool,
 }
@@ -70,7 +70,7 @@ fn call_id() -> String {
 impl Tools {
     /// No functions.
     pub fn none() -> Tools {
-        Tools { list: Vec::new(), choice: Choice::None, parallel: true }
+        Tools { list: Vec::new(), choice: ToolChoice::None, parallel: true }
     }
 
     /// As `/v1/chat/completions` has them.
@@ -88,7 +88,7 @@ impl Tools {
                 let mut named = kind_of("tool_choice".into(), named.into(), "function")?;
                 let name = named.name("function");
                 let own = named.take("function").ok_or_else(|| ApiError::field(&name, format!("{name} is missing")))?;
-                Some(Choice::Named(name_of(&mut Fields::of(name, own)?)?))
+                Some(ToolChoice::Named(name_of(&mut Fields::of(name, own)?)?))
             }
             other => word(other)?,
         };
@@ -103,7 +103,7 @@ impl Tools {
             list.push(function(kind_of(format!("tools[{i}]"), tool, "function")?, "parameters")?);
         }
         let choice = match fields.take("tool_choice") {
-            Some(Value::Object(named)) => Some(Choice::Named(name_of(&mut kind_of("tool_choice".into(), named.into(), "function")?)?)),
+            Some(Value::Object(named)) => Some(ToolChoice::Named(name_of(&mut kind_of("tool_choice".into(), named.into(), "function")?)?)),
             other => word(other)?,
         };
         let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
@@ -125,10 +125,10 @@ impl Tools {
             let mut given = Fields::of("tool_choice".into(), given)?;
             parallel = !given.flag("disable_parallel_tool_use")?.unwrap_or(false);
             choice = Some(match given.string("type")?.as_deref() {
-                Some("none") => Choice::None,
-                Some("auto") => Choice::Auto,
-                Some("any") => Choice::Required,
-                Some("tool") => Choice::Named(name_of(&mut given)?),
+                Some("none") => ToolChoice::None,
+                Some("auto") => ToolChoice::Auto,
+                Some("any") => ToolChoice::Required,
+                Some("tool") => ToolChoice::Named(name_of(&mut given)?),
                 _ => return Err(ApiError::field("tool_choice.type", "tool_choice.type: expected none, auto, any or tool")),
             });
             given.finish()?;
@@ -136,14 +136,14 @@ impl Tools {
         Tools::new(list, choice, parallel)
     }
 
-    fn new(list: Vec<Value>, choice: Option<Choice>, parallel: bool) -> Result<Tools, ApiError> {
+    fn new(list: Vec<Value>, choice: Option<ToolChoice>, parallel: bool) -> Result<Tools, ApiError> {
         if list.len() > MAX_TOOLS {
             return Err(ApiError::field("tools", format!("tools has {} functions; at most {MAX_TOOLS} are supported", list.len())));
         }
-        let tools = Tools { choice: choice.unwrap_or(if list.is_empty() { Choice::None } else { Choice::Auto }), list, parallel };
+        let tools = Tools { choice: choice.unwrap_or(if list.is_empty() { ToolChoice::None } else { ToolChoice::Auto }), list, parallel };
         match &tools.choice {
-            Choice::Required if tools.list.is_empty() => Err(ApiError::field("tool_choice", "tool_choice needs tools")),
-            Choice::Named(name) if !tools.has(name) => {
+            ToolChoice::Required if tools.list.is_empty() => Err(ApiError::field("tool_choice", "tool_choice needs tools")),
+            ToolChoice::Named(name) if !tools.has(name) => {
                 Err(ApiError::field("tool_choice", format!("tool_choice names {name:?}, which is not one of tools")))
             }
             _ => Ok(tools),
@@ -152,7 +152,7 @@ impl Tools {
 
     /// The functions that the model gets.
     pub fn offered(&self) -> &[Value] {
-        if self.choice == Choice::None { &[] } else { &self.list }
+        if self.choice == ToolChoice::None { &[] } else { &self.list }
     }
 
     /// Whether one of the functions has this name.
@@ -162,12 +162,12 @@ impl Tools {
 
     /// Whether the answer is a call in any case.
     pub fn forced(&self) -> bool {
-        matches!(self.choice, Choice::Required | Choice::Named(_))
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
     /// What a forced call has to be, as a JSON schema.
     pub fn schema(&self) -> Value {
-        let called = |tool: &&Value| !matches!(&self.choice, Choice::Named(name) if tool["function"]["name"] != **name);
+        let called = |tool: &&Value| !matches!(&self.choice, ToolChoice::Named(name) if tool["function"]["name"] != **name);
         let tools: Vec<&Value> = self.list.iter().filter(called).collect();
         let call = |(i, tool): (usize, &&Value)| {
             let mut arguments = tool["function"].get("parameters").cloned().unwrap_or(json!({ "type": "object" }));
@@ -215,12 +215,12 @@ fn kind_of(name: String, value: Value, want: &str) -> Result<Fields, ApiError> {
 }
 
 /// A choice that is a word.
-fn word(value: Option<Value>) -> Result<Option<Choice>, ApiError> {
+fn word(value: Option<Value>) -> Result<Option<ToolChoice>, ApiError> {
     match value.as_ref().map(|v| (v, v.as_str())) {
         None => Ok(None),
-        Some((_, Some("none"))) => Ok(Some(Choice::None)),
-        Some((_, Some("auto"))) => Ok(Some(Choice::Auto)),
-        Some((_, Some("required"))) => Ok(Some(Choice::Required)),
+        Some((_, Some("none"))) => Ok(Some(ToolChoice::None)),
+        Some((_, Some("auto"))) => Ok(Some(ToolChoice::Auto)),
+        Some((_, Some("required"))) => Ok(Some(ToolChoice::Required)),
         Some((_, Some(other))) => {
             Err(ApiError::field("tool_choice", format!("tool_choice is {other:?}; expected none, auto, required or a function")))
         }
@@ -322,7 +322,7 @@ mod tests {
             Tools::messages(&mut fields(messages)).unwrap(),
         ];
         for tools in all {
-            assert!(!tools.parallel && tools.forced() && tools.choice == Choice::Named("weather".into()));
+            assert!(!tools.parallel && tools.forced() && tools.choice == ToolChoice::Named("weather".into()));
             assert_eq!(
                 tools.offered(),
                 [json!({ "type": "function", "function": { "name": "weather", "description": "d", "parameters": schema } })]

@@ -3,7 +3,7 @@
 use super::Server;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
-use super::host::{Host, Kind};
+use super::host::{Host, ModelKind};
 use super::routes::blocking;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const BATCH: usize = 16;
 const BATCH_TOKENS: usize = 1024;
 
 /// A request, read and tokenized.
-pub struct Work {
+pub struct EmbeddingWork {
     host: Arc<Host>,
     rows: Vec<Vec<u32>>,
     dimensions: Option<usize>,
@@ -26,7 +26,7 @@ pub struct Work {
 }
 
 /// Reads a request.
-pub fn read(mut fields: Fields, host: Arc<Host>) -> Result<Work, ApiError> {
+pub fn read(mut fields: Fields, host: Arc<Host>) -> Result<EmbeddingWork, ApiError> {
     let input = fields.take("input").ok_or_else(|| ApiError::field("input", "input is missing"))?;
     let base64 = match fields.string("encoding_format")?.as_deref() {
         None | Some("float") => false,
@@ -39,14 +39,14 @@ pub fn read(mut fields: Fields, host: Arc<Host>) -> Result<Work, ApiError> {
     fields.ignore(&["user", "metadata", "priority", "request_id"]);
     fields.finish()?;
     let rows = rows(&input, &host)?;
-    Ok(Work { host, rows, dimensions, base64 })
+    Ok(EmbeddingWork { host, rows, dimensions, base64 })
 }
 
 /// Numbers of a vector.
 fn width(host: &Host) -> usize {
     match &host.kind {
-        Kind::Decoder { model, .. } => model.shape().width,
-        Kind::Encoder(embedder) => embedder.width(),
+        ModelKind::Decoder { model, .. } => model.shape().width,
+        ModelKind::Encoder(embedder) => embedder.width(),
     }
 }
 
@@ -89,12 +89,12 @@ fn encode(text: &str, host: &Host) -> Result<Vec<u32>, ApiError> {
     let tokenizer = &host.texts.tokenizer;
     let bad = |e: tensorlogic::TensorError| ApiError::bad(e.to_string());
     match &host.kind {
-        Kind::Decoder { .. } => {
+        ModelKind::Decoder { .. } => {
             let mut ids: Vec<u32> = tokenizer.bos().into_iter().filter(|_| tokenizer.adds_bos()).collect();
             ids.extend(tokenizer.encode(text, false).map_err(bad)?);
             Ok(ids)
         }
-        Kind::Encoder(embedder) => {
+        ModelKind::Encoder(embedder) => {
             let text = format!("{}{text}", embedder.prompt(None)?);
             let text = if embedder.lower_case() { text.to_lowercase() } else { text };
             tokenizer.encode(&text, true).map_err(bad)
@@ -111,7 +111,7 @@ impl Drop for Gone {
     }
 }
 
-impl Work {
+impl EmbeddingWork {
     /// Waits for its turn, and computes.
     pub async fn run(self, server: &Arc<Server>) -> Result<Value, ApiError> {
         let _place = self.host.place_to_wait()?;
@@ -176,8 +176,8 @@ fn batch(rows: &[Vec<u32>]) -> usize {
 fn vectors(host: &Host, rows: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, ApiError> {
     let inputs = Inputs::padded(rows, Padding::Right)?;
     let pooled = match &host.kind {
-        Kind::Decoder { model, pooling, .. } => Inference::new(&**model).timestamps(false).run(&inputs)?.pooled(*pooling)?,
-        Kind::Encoder(embedder) => embedder.embed(&inputs)?,
+        ModelKind::Decoder { model, pooling, .. } => Inference::new(&**model).timestamps(false).run(&inputs)?.pooled(*pooling)?,
+        ModelKind::Encoder(embedder) => embedder.embed(&inputs)?,
     };
     Ok(pooled.to_vec2::<f32>()?)
 }

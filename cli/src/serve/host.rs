@@ -55,7 +55,7 @@ impl ModelName {
 }
 
 /// What a model does.
-pub enum Kind {
+pub enum ModelKind {
     /// Writes text, and gives vectors of its last hidden states, pooled in this way.
     Decoder { engine: Engine, model: Arc<dyn Model>, pooling: Pooling },
     /// Gives vectors.
@@ -67,7 +67,7 @@ pub struct Host {
     pub name: ModelName,
     pub texts: Texts,
     pub device: Device,
-    pub kind: Kind,
+    pub kind: ModelKind,
     /// Build, model, device and mode: what an answer depends on, besides the request.
     pub fingerprint: String,
     /// How tokens are chosen where a request does not say.
@@ -83,7 +83,7 @@ pub struct Host {
 }
 
 impl Host {
-    fn new(name: ModelName, texts: Texts, device: Device, kind: Kind, fingerprint: String, args: &ServeArgs) -> Host {
+    fn new(name: ModelName, texts: Texts, device: Device, kind: ModelKind, fingerprint: String, args: &ServeArgs) -> Host {
         Host {
             name,
             texts,
@@ -102,8 +102,8 @@ impl Host {
     /// The engine, where the model writes text.
     pub fn engine(&self) -> Result<&Engine, ApiError> {
         match &self.kind {
-            Kind::Decoder { engine, .. } => Ok(engine),
-            Kind::Encoder(_) => {
+            ModelKind::Decoder { engine, .. } => Ok(engine),
+            ModelKind::Encoder(_) => {
                 let message = format!("the model {:?} does not generate text; it gives vectors, at /v1/embeddings", self.name.id);
                 Err(ApiError::field("model", message).code("model_not_supported"))
             }
@@ -139,23 +139,23 @@ impl Host {
 
     /// Whether requests can be answered.
     fn is_there(&self) -> bool {
-        let stopped = matches!(&self.kind, Kind::Decoder { engine, .. } if !engine.is_running());
+        let stopped = matches!(&self.kind, ModelKind::Decoder { engine, .. } if !engine.is_running());
         !stopped && !self.device.is_lost()
     }
 
     /// Tokens of a request at most.
     pub fn longest(&self) -> usize {
         match &self.kind {
-            Kind::Decoder { engine, .. } => engine.longest(),
-            Kind::Encoder(embedder) => embedder.max_tokens(),
+            ModelKind::Decoder { engine, .. } => engine.longest(),
+            ModelKind::Encoder(embedder) => embedder.max_tokens(),
         }
     }
 
     /// Ids of tokens are below this number.
     pub fn vocab(&self) -> usize {
         match &self.kind {
-            Kind::Decoder { engine, .. } => engine.vocab(),
-            Kind::Encoder(embedder) => embedder.encoder().shape().vocab,
+            ModelKind::Decoder { engine, .. } => engine.vocab(),
+            ModelKind::Encoder(embedder) => embedder.encoder().shape().vocab,
         }
     }
 }
@@ -170,7 +170,7 @@ struct Entry {
 }
 
 /// A model that is loaded, since when, and when it was asked for last.
-struct Loaded {
+struct LoadedEntry {
     entry: usize,
     since: Instant,
     used: Instant,
@@ -178,7 +178,7 @@ struct Loaded {
 }
 
 /// A model whose device was lost, and that could not be loaded anew.
-struct Failed {
+struct LostModel {
     entry: usize,
     tried: Instant,
     why: String,
@@ -187,7 +187,7 @@ struct Failed {
 /// All models of a server.
 pub struct Models {
     entries: Vec<Entry>,
-    loaded: Mutex<Vec<Loaded>>,
+    loaded: Mutex<Vec<LoadedEntry>>,
     /// Held by whoever loads a model, or makes room for one.
     turn: Mutex<()>,
     loading: AtomicUsize,
@@ -195,7 +195,7 @@ pub struct Models {
     past: Mutex<EngineStats>,
     /// Which devices were lost or given up, and when.
     losses: Mutex<Vec<(String, Instant)>>,
-    failed: Mutex<Vec<Failed>>,
+    failed: Mutex<Vec<LostModel>>,
     /// Whether models are being loaded anew.
     reviving: AtomicBool,
     /// Whether no model is loaded any more.
@@ -265,15 +265,15 @@ impl Models {
     pub fn stats(&self) -> EngineStats {
         let mut all = lock(&self.past).clone();
         for host in self.loaded() {
-            let Kind::Decoder { engine, .. } = &host.kind else { continue };
+            let ModelKind::Decoder { engine, .. } = &host.kind else { continue };
             all.add(&engine.stats());
         }
         all
     }
 
     /// Keeps the counts of a model that goes; those of what there is go with it.
-    fn remember(&self, gone: &Loaded) {
-        let Kind::Decoder { engine, .. } = &gone.host.kind else { return };
+    fn remember(&self, gone: &LoadedEntry) {
+        let ModelKind::Decoder { engine, .. } = &gone.host.kind else { return };
         let mut done = engine.stats();
         (done.running, done.waiting, done.pages, done.pages_available, done.pages_cached) = (0, 0, 0, 0, 0);
         lock(&self.past).add(&done);
@@ -292,7 +292,7 @@ impl Models {
             if !host.is_there() {
                 return Err(ApiError::unavailable(format!("the model {:?} has stopped: its device was lost", host.name.id)));
             }
-            if let Kind::Decoder { engine, .. } = &host.kind {
+            if let ModelKind::Decoder { engine, .. } = &host.kind {
                 longest = longest.max(engine.in_round());
             }
         }
@@ -303,7 +303,7 @@ impl Models {
     pub fn stop(&self) {
         self.leaving.store(true, Relaxed);
         for host in self.loaded() {
-            if let Kind::Decoder { engine, .. } = &host.kind {
+            if let ModelKind::Decoder { engine, .. } = &host.kind {
                 engine.stop();
             }
         }
@@ -334,7 +334,7 @@ impl Models {
     /// Gives up engines that are stuck: their requests end. Then models are loaded anew whose device was lost or hangs. Blocks.
     fn leave_stuck(&self, limit: Duration) {
         for host in self.loaded() {
-            let Kind::Decoder { engine, .. } = &host.kind else { continue };
+            let ModelKind::Decoder { engine, .. } = &host.kind else { continue };
             if engine.is_stuck(limit) {
                 let message = format!("a step has taken {:.0} s on {}", engine.in_round().as_secs_f64(), host.device.name());
                 output::note(&format!("{message}: reloading the model {:?}", host.name.id));
@@ -346,7 +346,7 @@ impl Models {
     }
 
     /// Counts a device that was lost or given up, once for all models that were on it; ends the process where there were too many.
-    fn count_loss(&self, gone: &Loaded) {
+    fn count_loss(&self, gone: &LoadedEntry) {
         let mut losses = lock(&self.losses);
         losses.retain(|(_, at)| at.elapsed() < LOSS_TIME);
         let name = gone.host.device.name();
@@ -376,7 +376,7 @@ impl Models {
             if let Err(e) = self.load(n) {
                 let mut failed = lock(&self.failed);
                 failed.retain(|f| f.entry != n);
-                failed.push(Failed { entry: n, tried: Instant::now(), why: e.to_string() });
+                failed.push(LostModel { entry: n, tried: Instant::now(), why: e.to_string() });
             }
         }
         self.reviving.store(false, Relaxed);
@@ -414,7 +414,7 @@ impl Models {
         let host = Arc::new(self.entries[n].load(&self.args, self.template.as_deref(), self.global)?);
         self.loads.fetch_add(1, Relaxed);
         let now = Instant::now();
-        lock(&self.loaded).push(Loaded { entry: n, since: now, used: now, host: host.clone() });
+        lock(&self.loaded).push(LoadedEntry { entry: n, since: now, used: now, host: host.clone() });
         lock(&self.failed).retain(|f| f.entry != n);
         drop(turn);
         Ok(host)
@@ -430,7 +430,7 @@ impl Models {
                 return Ok(());
             }
             // Whoever uses a model has a handle of it, and new ones are given out under this lock.
-            let idle = |l: &Loaded| Arc::strong_count(&l.host) == 1;
+            let idle = |l: &LoadedEntry| Arc::strong_count(&l.host) == 1;
             let oldest = (0..loaded.len()).filter(|&i| idle(&loaded[i])).min_by_key(|&i| loaded[i].used);
             let gone = oldest.map(|i| loaded.swap_remove(i));
             gone.iter().for_each(|gone| self.remember(gone));
@@ -471,7 +471,7 @@ impl Entry {
                 None => opened.embedder,
             };
             let fingerprint = self.fingerprint(&opened.device, &format!("{:?}", embedder.encoder().shape().dtype), false);
-            let (texts, kind) = (Texts::new(opened.tokenizer, None), Kind::Encoder(Box::new(embedder.normalized(true))));
+            let (texts, kind) = (Texts::new(opened.tokenizer, None), ModelKind::Encoder(Box::new(embedder.normalized(true))));
             return Ok(Host::new(self.name.clone(), texts, opened.device, kind, fingerprint, args));
         }
         let loaded = self.args.load_from(&self.path, global)?;
@@ -494,7 +494,7 @@ impl Entry {
         let fingerprint = self.fingerprint(&loaded.device, &shape.dtype.to_string(), args.deterministic);
         let model: Arc<dyn Model> = loaded.model.into();
         let engine = Engine::start(model.clone(), &loaded.device, options)?;
-        let kind = Kind::Decoder { engine, model, pooling: args.pooling.map_or(Pooling::Mean, Pooling::from) };
+        let kind = ModelKind::Decoder { engine, model, pooling: args.pooling.map_or(Pooling::Mean, Pooling::from) };
         let texts = Texts::new(loaded.tokenizer, template.or(loaded.template));
         let sampling = usual_sampling(&loaded.defaults);
         if let Some(source) = loaded.defaults.source.filter(|_| !loaded.defaults.not_applied.is_empty() && !global.quiet) {

@@ -211,7 +211,7 @@ pub struct Work {
 /// What a body asks for.
 enum Read {
     Work(Arc<Host>, Box<Work>),
-    Vectors(embeddings::Work),
+    Vectors(embeddings::EmbeddingWork),
     /// Answered already.
     Done(Value),
 }

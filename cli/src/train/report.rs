@@ -15,7 +15,7 @@ const PLAIN: f64 = 5.0;
 const BAR: usize = 24;
 
 /// The progress reporter of a run.
-pub struct Report {
+pub struct TrainingReport {
     quiet: bool,
     terminal: bool,
     drawn: bool,
@@ -33,12 +33,12 @@ pub struct Report {
     pub energy: Option<TrainingEnergy>,
 }
 
-impl Report {
+impl TrainingReport {
     /// For a run of `steps` in all that stands at `first`, with so many tokens a step.
-    pub fn new(global: Global, steps: u64, first: u64, tokens: usize) -> Report {
+    pub fn new(global: Global, steps: u64, first: u64, tokens: usize) -> TrainingReport {
         let terminal = std::io::stderr().is_terminal();
         let mark = (first, Instant::now());
-        Report {
+        TrainingReport {
             quiet: global.quiet,
             terminal,
             drawn: false,

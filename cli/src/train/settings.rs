@@ -1,6 +1,6 @@
 //! What a run is asked to be: flags and a TOML file of the same words, put together and checked.
 
-use crate::optimizer::Choice;
+use crate::optimizer::OptimizerChoice;
 use crate::output::Failure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -137,7 +137,7 @@ pub struct Recipe {
     pub lanes: usize,
     pub steps: u64,
     pub schedule: Schedule,
-    pub optimizer: Choice,
+    pub optimizer: OptimizerChoice,
     pub clip: f64,
     pub seed: u64,
     pub dtype: DType,
@@ -241,7 +241,7 @@ impl Settings {
             return wrong("heads", format!("{} heads do not divide a width of {}", model.heads, model.width));
         }
         let shares = [("dropout", model.dropout), ("attention-dropout", attention_dropout), ("val", self.val.unwrap_or(0.1))];
-        let optimizer = Choice::new(self.optimizer.as_deref(), (self.beta1, self.beta2), self.weight_decay)?;
+        let optimizer = OptimizerChoice::new(self.optimizer.as_deref(), (self.beta1, self.beta2), self.weight_decay)?;
         for (name, p) in shares.into_iter().chain([("beta1", optimizer.betas.0), ("beta2", optimizer.betas.1)]) {
             if !(0.0..1.0).contains(&p) {
                 return wrong(name, format!("{p} is not in 0..1"));

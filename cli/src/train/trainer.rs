@@ -23,7 +23,7 @@ use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// Progress stored in a checkpoint besides model, optimizer, data and random state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TrainingProgress {
     /// Number of completed steps.
     pub step: u64,
     /// The best evaluation: its loss and step.
@@ -43,7 +43,7 @@ pub struct Trainer {
     pub recipe: Recipe,
     pub device: Device,
     pub config: GptConfig,
-    pub progress: Progress,
+    pub progress: TrainingProgress,
     pub curve: Curve,
     /// The evaluator's counters after the last step.
     pub last_step: EvalStats,
@@ -112,7 +112,7 @@ impl Trainer {
         let end = corpus.tokenizer.end_tokens().first().copied();
         let config_json = serde_json::to_vec_pretty(&config.to_hub(end)).map_err(|e| Failure::Error(e.to_string()))?;
         let checkpoints = Checkpoints::new(folder.join("checkpoints"), recipe.keep);
-        let progress = Progress { parts: 1, settings, ..Progress::default() };
+        let progress = TrainingProgress { parts: 1, settings, ..TrainingProgress::default() };
         Ok(Trainer {
             device: device.clone(),
             config,
@@ -338,7 +338,7 @@ impl Trainer {
 }
 
 /// The settings and the progress that a checkpoint holds.
-pub fn saved_progress(folder: &Path) -> Result<Progress, Failure> {
+pub fn saved_progress(folder: &Path) -> Result<TrainingProgress, Failure> {
     let path = folder.join("training.json");
     let failed = |e: &dyn std::fmt::Display| Failure::Error(format!("{}: {e}", path.display()));
     let text = std::fs::read(&path).map_err(|e| failed(&e))?;

@@ -66,8 +66,9 @@ impl GpuBackend {
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] where this machine has no such GPU, [`TensorError::Config`] where `TL_TUNING` names neither a class nor a valid table.
     ///
-    /// ```no_run
+    /// ```
     /// use tensorlogic::backends::{Backend, gpu::GpuBackend};
+    /// # if GpuBackend::open("vulkan:0").is_err() { return Ok(()); } // there is no driver for it
     /// let gpu = GpuBackend::open("vulkan:0")?;
     /// assert!(gpu.name().contains("vulkan"));
     /// # Ok::<(), tensorlogic::TensorError>(())
@@ -81,8 +82,9 @@ impl GpuBackend {
     /// # Errors
     /// Those of [`Tuning::check`], and [`TensorError::UnsupportedDevice`] where this machine has no such GPU.
     ///
-    /// ```no_run
+    /// ```
     /// use tensorlogic::{backends::gpu::GpuBackend, tuning::Tuning};
+    /// # if GpuBackend::open("gpu").is_err() { return Ok(()); } // there is no GPU
     /// let gpu = GpuBackend::open_with("gpu", Tuning::generic())?;
     /// assert_eq!(gpu.info().tuning.name, "generic");
     /// # Ok::<(), tensorlogic::TensorError>(())
@@ -128,8 +130,9 @@ impl GpuBackend {
     /// # Errors
     /// When a step cannot be done here, or the driver refuses its shader.
     ///
-    /// ```no_run
+    /// ```
     /// use tensorlogic::{DType, Device, Tensor, backends::gpu::GpuBackend, eval::plan_of};
+    /// # if GpuBackend::open("gpu").is_err() { return Ok(()); } // there is no GPU
     /// let gpu = GpuBackend::open("gpu")?;
     /// let device = Device::from_backend(gpu.clone());
     /// let x = Tensor::ones(&[64, 64], DType::F32, &device)?;
@@ -150,8 +153,9 @@ impl GpuBackend {
     /// # Errors
     /// [`TensorError::OutOfMemory`].
     ///
-    /// ```no_run
+    /// ```
     /// use tensorlogic::{backends::Backend, backends::gpu::GpuBackend, plan::StorageMode};
+    /// # if GpuBackend::open("gpu").is_err() { return Ok(()); } // there is no GPU
     /// let gpu = GpuBackend::open("gpu")?;
     /// let buffer = gpu.alloc_as(1024, StorageMode::Private)?;
     /// assert_eq!(gpu.mode(&buffer), StorageMode::Private);
@@ -168,8 +172,9 @@ impl GpuBackend {
     /// # Errors
     /// If the buffer is shorter or another backend's.
     ///
-    /// ```no_run
+    /// ```
     /// use tensorlogic::backends::{Backend, gpu::GpuBackend};
+    /// # if GpuBackend::open("gpu").is_err() { return Ok(()); } // there is no GPU
     /// let gpu = GpuBackend::open("gpu")?;
     /// let buffer = gpu.alloc(8)?;
     /// gpu.write(&buffer, 4, &7u32.to_le_bytes())?;

@@ -101,6 +101,7 @@ impl TuneReport {
     /// Those of [`TunedAdapter::store_tuning`].
     ///
     /// ```no_run
+    /// # // Not run: it measures for a minute, and replaces the table that this machine's programs use.
     /// use tensorlogic::measure::{TuneOptions, tune};
     /// let options = TuneOptions { seconds: 60.0, stop: &|| false, progress: &|_| {} };
     /// let report = tune("vulkan", &options)?.expect("nobody stopped it");
@@ -119,6 +120,7 @@ impl TuneReport {
 /// something else under another table.
 ///
 /// ```no_run
+/// # // Not run: it measures for a minute.
 /// use tensorlogic::measure::{TuneOptions, tune};
 /// let options = TuneOptions { seconds: 60.0, stop: &|| false, progress: &|what| println!("{what}") };
 /// let report = tune("vulkan", &options)?.expect("nobody stopped it");
@@ -143,6 +145,7 @@ pub fn tune(device: &str, options: &TuneOptions<'_>) -> TensorResult<Option<Tune
 /// Those of [`tune`].
 ///
 /// ```no_run
+/// # // Not run: it measures for seconds, and which kinds of work the time allows depends on the GPU.
 /// use tensorlogic::Device;
 /// use tensorlogic::measure::{TuneOptions, tune_model};
 /// use tensorlogic::models::{self, Weights};

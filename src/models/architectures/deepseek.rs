@@ -125,8 +125,8 @@ pub(super) fn joined(tensors: &mut Vec<Named>) -> TensorResult<()> {
     };
     folded::joined(tensors, of, |parts| {
         let [k, v] = parts else { return Err(TensorError::Internal("latents without keys or values".into())) };
-        let rank = v.dims()[2] as isize;
-        Tensor::cat(&[k.transpose(1, 2)?.contiguous()?, v.clone()], 1)?.reshape(&[-1, rank])
+        let rank = v.dims()[2];
+        Tensor::cat(&[k.transpose(1, 2)?.contiguous()?, v.clone()], 1)?.reshape(((), rank))
     })
 }
 

@@ -34,7 +34,7 @@ fn of_mixer(name: &str, part: &str, t: Tensor, mixers: [&MixerSpec; 2]) -> Tenso
     let t = match mixers {
         [MixerSpec::Ssd(spec), _] => in_columns(part, &t, spec)?,
         [MixerSpec::Beside(both), _] => in_columns(part, &t, &both.ssd)?,
-        [MixerSpec::DeltaByRow(spec), _] if part.starts_with("ssm_conv1d_") => t.reshape(&[1, -1, 1, spec.taps as isize])?,
+        [MixerSpec::DeltaByRow(spec), _] if part.starts_with("ssm_conv1d_") => t.reshape((1, (), 1, spec.taps))?,
         [MixerSpec::Delta(a), MixerSpec::Delta(b)] if a.inputs == DeltaInputs::Joint && b.inputs == DeltaInputs::JointScales => {
             return split(name, t, a);
         }
@@ -54,22 +54,18 @@ fn halves(name: &str, t: &Tensor) -> TensorResult<Vec<Named>> {
     Ok(vec![(name.replace("ffn_up", "ffn_gate"), part(0)?), (name.to_string(), part(1)?)])
 }
 
-fn sizes<const N: usize>(sizes: [usize; N]) -> [isize; N] {
-    sizes.map(|n| n as isize)
-}
-
 /// Rows of heads whose rotated pairs are halves, so that they are neighbours.
 fn neighbours(t: &Tensor, head: usize) -> TensorResult<Tensor> {
-    let shape: Vec<isize> = t.dims().iter().map(|&n| n as isize).collect();
-    let halves = t.reshape(&[shape[0] / head as isize, 2, head as isize / 2, shape[1..].iter().product()])?;
-    halves.transpose(1, 2)?.contiguous()?.reshape(&shape)
+    let shape = t.dims();
+    let halves = t.reshape(&[shape[0] / head, 2, head / 2, shape[1..].iter().product()])?;
+    halves.transpose(1, 2)?.contiguous()?.reshape(shape)
 }
 
 /// What heads and groups of a state space have one of stands in a column.
 fn in_columns(part: &str, t: &Tensor, spec: &SsdSpec) -> TensorResult<Tensor> {
     match part {
-        "ssm_a" | "ssm_d" => t.reshape(&sizes([spec.heads, 1])),
-        "ssm_norm.weight" => t.reshape(&sizes([spec.groups, spec.inner() / spec.groups])),
+        "ssm_a" | "ssm_d" => t.reshape([spec.heads, 1]),
+        "ssm_norm.weight" => t.reshape([spec.groups, spec.inner() / spec.groups]),
         _ => Ok(t.clone()),
     }
 }
@@ -84,8 +80,8 @@ fn split(name: &str, t: Tensor, spec: &DeltaSpec) -> TensorResult<Vec<Named>> {
     }
     if name.ends_with("ssm_ba.weight") {
         let (groups, each, width) = (spec.key_heads, spec.value_heads / spec.key_heads, t.dims()[1]);
-        let by_key = t.reshape(&sizes([2, groups, each, width]))?.transpose(0, 1)?.contiguous()?;
-        return Ok(vec![(name.to_string(), by_key.reshape(&sizes([2 * groups * each, width]))?)]);
+        let by_key = t.reshape([2, groups, each, width])?.transpose(0, 1)?.contiguous()?;
+        return Ok(vec![(name.to_string(), by_key.reshape([2 * groups * each, width])?)]);
     }
     Ok(vec![(name.to_string(), t)])
 }
@@ -108,8 +104,8 @@ fn spread(part: &str, t: &Tensor, spec: &DeltaSpec) -> TensorResult<Tensor> {
 
 /// Heads of `size` rows, next to each other where they share a key, in the order of the first of all keys, then the second, and so on.
 fn rows_apart(t: &Tensor, spec: &DeltaSpec, size: usize) -> TensorResult<Tensor> {
-    let shape: Vec<isize> = t.dims().iter().map(|&n| n as isize).collect();
-    let (keys, each) = (spec.key_heads as isize, (spec.value_heads / spec.key_heads) as isize);
-    let heads = t.reshape(&[keys, each, size as isize * shape[1..].iter().product::<isize>()])?;
-    heads.transpose(0, 1)?.contiguous()?.reshape(&shape)
+    let shape = t.dims();
+    let (keys, each) = (spec.key_heads, spec.value_heads / spec.key_heads);
+    let heads = t.reshape(&[keys, each, size * shape[1..].iter().product::<usize>()])?;
+    heads.transpose(0, 1)?.contiguous()?.reshape(shape)
 }

@@ -95,8 +95,7 @@ impl Experts {
             Some(shared) => shared.add_to(&y, &x)?,
             None => y,
         };
-        let sizes: Vec<isize> = h.dims().iter().map(|&n| n as isize).collect();
-        y.reshape(&sizes)
+        y.reshape(h.shape())
     }
 
     /// The shared part.
@@ -152,7 +151,7 @@ fn matrices(
     let joint = name("ffn_gate_up_exps.weight");
     let has_gate = feed.form != FeedForm::Plain;
     let biased = spec.bias.unwrap_or_else(|| w.has(&format!("{down}.bias")));
-    let ([e, f, d], [ei, fi, di]) = ([count, size, width], [count as isize, size as isize, width as isize]);
+    let [e, f, d] = [count, size, width];
     let names = [format!("{gate}.weight"), format!("{up}.weight")];
     let names = [names[0].as_str(), names[1].as_str()];
     let transposed = |t: &Tensor| t.transpose(1, 2);
@@ -181,7 +180,7 @@ fn matrices(
             (Some(g), u, downs()?)
         }
         ExpertLayout::InterleavedTransposed => {
-            let part = |t: &Tensor, n: usize| transposed(&t.reshape(&[ei, di, fi, 2])?.select(3, n)?);
+            let part = |t: &Tensor, n: usize| transposed(&t.reshape(&[e, d, f, 2])?.select(3, n)?);
             let [g, u] = w.split(&joint, &[e, d, 2 * f], names, |t| Ok([part(t, 0)?, part(t, 1)?]))?;
             (Some(g), u, downs()?)
         }
@@ -192,7 +191,7 @@ fn matrices(
     let (gate_bias, up_bias) = match layout {
         ExpertLayout::InterleavedTransposed if biased => {
             let names = [format!("{gate}.bias"), format!("{up}.bias")];
-            let part = |t: &Tensor, n: usize| t.reshape(&[ei, fi, 2])?.select(2, n)?.cast(DType::F32);
+            let part = |t: &Tensor, n: usize| t.reshape(&[e, f, 2])?.select(2, n)?.cast(DType::F32);
             let both = w.split(&name("ffn_gate_up_exps.bias"), &[e, 2 * f], [&names[0], &names[1]], |t| Ok([part(t, 0)?, part(t, 1)?]));
             let [g, u] = both?;
             (Some(g), Some(u))

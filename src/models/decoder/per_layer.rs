@@ -38,7 +38,7 @@ impl PerLayerTable {
             return Err(TensorError::Unsupported(message.into()));
         };
         let &[b, t, d] = x.dims() else { return Err(TensorError::Internal("embeddings of another shape".into())) };
-        let split = |x: &Tensor| x.reshape(&[b, t, self.layers, self.spec.size].map(|n| n as isize));
+        let split = |x: &Tensor| x.reshape(&[b, t, self.layers, self.spec.size]);
         let own = split(&self.projection.forward(x)?.mul(1.0 / (d as f32).sqrt())?)?;
         let known = tokens.lt(self.spec.vocab as f64)?.where_(tokens, &tokens.zeros_like()?)?;
         let rows = split(&self.table.embedding(&known)?)?.mul((self.spec.size as f32).sqrt())?;

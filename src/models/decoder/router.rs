@@ -131,12 +131,12 @@ impl Router {
 /// Scores `[T,E]` of the groups that are taken; −∞ in the others.
 fn within_groups(scores: &Tensor, groups: GroupSpec, count: usize) -> TensorResult<Tensor> {
     let size = count / groups.count;
-    let split = scores.reshape(&[-1, groups.count as isize, size as isize])?;
+    let split = scores.reshape(((), groups.count, size))?;
     let (best, _) = split.topk(groups.best.min(size), -1, true)?;
     let (_, taken) = best.sum(&[-1], false)?.topk(groups.used, -1, true)?; // [T, used]
     let all = Tensor::arange(0.0, groups.count as f64, 1.0, DType::I32, scores.device())?;
     let hits = taken.unsqueeze(-1)?.eq(&all)?.cast(DType::F32)?.sum(&[1], false)?; // [T, groups]
-    split.masked_fill(&hits.lt(0.5)?.unsqueeze(-1)?, f64::NEG_INFINITY)?.reshape(&[-1, count as isize])
+    split.masked_fill(&hits.lt(0.5)?.unsqueeze(-1)?, f64::NEG_INFINITY)?.reshape(((), count))
 }
 
 /// SparseMixer's two experts without its noise (Liu et al., 2023): each is the best of those not taken yet, weighted by the softmax over those of them

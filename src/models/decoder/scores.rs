@@ -26,11 +26,10 @@ pub(crate) fn attention(
 ) -> TensorResult<Tensor> {
     let &[b, h, t, d] = q.dims() else { return Err(TensorError::Internal(format!("queries {} are not [B,H,T,D]", q.shape()))) };
     let (device, s) = (q.device(), k.dims()[2]);
-    let groups = (h / spec.kv_heads.max(1)) as isize;
-    let (bi, ti, di, kv) = (b as isize, t as isize, d as isize, spec.kv_heads as isize);
+    let (groups, kv) = (h / spec.kv_heads.max(1), spec.kv_heads);
     // The queries of a key head are rows of one product: [B, Hkv, G·T, S].
-    let scores = q.reshape(&[bi, kv, groups * ti, di])?.matmul(&k.transpose(2, 3)?)?.cast(DType::F32)?;
-    let mut scores = scores.reshape(&[bi, h as isize, ti, s as isize])?.mul(spec.scale.unwrap_or(1.0 / (d as f64).sqrt()) as f32)?;
+    let scores = q.reshape(&[b, kv, groups * t, d])?.matmul(&k.transpose(2, 3)?)?.cast(DType::F32)?;
+    let mut scores = scores.reshape(&[b, h, t, s])?.mul(spec.scale.unwrap_or(1.0 / (d as f64).sqrt()) as f32)?;
     if let Some(c) = spec.softcap {
         scores = scores.softcap(c)?;
     }
@@ -59,6 +58,6 @@ pub(crate) fn attention(
         }
         None => scores.softmax(-1)?,
     };
-    let weights = weights.cast(q.dtype())?.reshape(&[bi, kv, groups * ti, s as isize])?;
-    weights.matmul(v)?.reshape(&[bi, h as isize, ti, -1])
+    let weights = weights.cast(q.dtype())?.reshape(&[b, kv, groups * t, s])?;
+    weights.matmul(v)?.reshape((b, h, t, ()))
 }

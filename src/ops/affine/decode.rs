@@ -14,14 +14,10 @@ pub(super) fn nibble(byte: i32, half: usize) -> i32 {
     ((byte >> (4 * half) & 15) ^ 8) - 8
 }
 
-fn sizes(t: &Tensor) -> Vec<isize> {
-    t.dims().iter().map(|&d| d as isize).collect()
-}
-
 /// Integers of four bits, i32 `[…, N]`, in bytes `[…, ⌈N/2⌉]`.
 pub(super) fn pack(q: &Tensor) -> TensorResult<Tensor> {
     let mut even = q.clone();
-    let mut shape = sizes(q);
+    let mut shape = q.dims().to_vec();
     let last = shape.len() - 1;
     if shape[last] % 2 == 1 {
         let mut margins = vec![(0, 0); shape.len()];
@@ -38,7 +34,7 @@ pub(super) fn pack(q: &Tensor) -> TensorResult<Tensor> {
 
 /// Bytes `[…, N]` as integers of four bits, i32 `[…, 2N]`.
 pub(super) fn unpack(bytes: &Tensor) -> TensorResult<Tensor> {
-    let mut shape = sizes(bytes);
+    let mut shape = bytes.dims().to_vec();
     if let Some(last) = shape.last_mut() {
         *last *= 2;
     }
@@ -54,15 +50,13 @@ pub(super) fn scaled(q: &Tensor, scale: &Tensor, zero_point: &Tensor) -> TensorR
 
 /// Weights `[n, k]` decoded.
 pub(super) fn weights(w: &AffineWeights, q: &Tensor, scale: &Tensor, zero_point: &Tensor) -> TensorResult<Tensor> {
-    let (n, k) = (w.n as isize, w.k as isize);
-    let q = q.reshape(&[n, w.row_bytes as isize])?;
+    let q = q.reshape(&[w.n, w.row_bytes])?;
     let q = if w.bits == Bits::Four { unpack(&q)? } else { q };
     if w.row_groups > 1 {
-        let groups = w.row_groups as isize;
-        let each = |t: &Tensor| t.reshape(&[n, groups, 1]);
-        let blocks = q.narrow(1, 0, w.row_groups * w.group)?.reshape(&[n, groups, w.group as isize])?;
-        return scaled(&blocks, &each(scale)?, &each(zero_point)?)?.reshape(&[n, groups * w.group as isize])?.narrow(1, 0, w.k);
+        let each = |t: &Tensor| t.reshape(&[w.n, w.row_groups, 1]);
+        let blocks = q.narrow(1, 0, w.row_groups * w.group)?.reshape(&[w.n, w.row_groups, w.group])?;
+        return scaled(&blocks, &each(scale)?, &each(zero_point)?)?.reshape(&[w.n, w.row_groups * w.group])?.narrow(1, 0, w.k);
     }
-    let shape = if w.group == 1 && w.row_groups == 0 { [1, k] } else { [scale.numel() as isize, 1] };
+    let shape = if w.group == 1 && w.row_groups == 0 { [1, w.k] } else { [scale.numel(), 1] };
     scaled(&q.narrow(1, 0, w.k)?, &scale.reshape(&shape)?, &zero_point.reshape(&shape)?)
 }

@@ -3,7 +3,7 @@
 mod decode;
 mod gpu;
 mod matmul;
-mod params;
+pub(crate) mod params;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -14,14 +14,13 @@ use crate::eval::eval_all;
 use crate::ops::Lit;
 use crate::ops::pad::PadMode;
 use crate::quant::{Affine, Bits, Granularity};
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Meta, Tensor};
 use matmul::AffineMatMul;
 use std::panic::Location;
 use weights::AffineWeights;
 
-#[doc(hidden)]
-pub use params::affine_params;
+use params::affine_params;
 
 /// A tensor as integers with scales and zero points: x ≈ scale · (q − zero point), made by [`Tensor::quantize`].
 ///
@@ -35,10 +34,6 @@ pub struct Quantized {
     shape: Shape,
     /// The shape whose last dimension is quantized row by row: `shape`, or all elements in one row.
     rows: Shape,
-}
-
-fn sizes(dims: &[usize]) -> Vec<isize> {
-    dims.iter().map(|&d| d as isize).collect()
 }
 
 impl Quantized {
@@ -93,13 +88,13 @@ impl Quantized {
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn values(&self) -> TensorResult<Tensor> {
-        let mut dims = sizes(self.rows.dims());
+        let mut dims = self.rows.dims().to_vec();
         let (last, len) = (dims.len() - 1, self.row_len());
         if self.affine.bits == Bits::Eight {
-            dims[last] = len as isize;
+            dims[last] = len;
             return self.q.reshape(&dims);
         }
-        dims[last] = len.div_ceil(2) as isize;
+        dims[last] = len.div_ceil(2);
         decode::unpack(&self.q.reshape(&dims)?)?.narrow(-1, 0, len)?.cast(DType::I8)
     }
 
@@ -120,27 +115,27 @@ impl Quantized {
     pub fn dequantize(&self) -> TensorResult<Tensor> {
         let values = self.values()?;
         let last = self.rows.rank() - 1;
-        let mut dims = sizes(values.dims());
+        let mut dims = values.dims().to_vec();
         let decoded = match self.affine.granularity {
             Granularity::PerTensor => decode::scaled(&values, &self.scale, &self.zero_point)?,
             Granularity::PerChannel(axis) => {
                 let mut shape = vec![1; self.rows.rank()];
-                shape[dim(axis, self.rows.rank(), "dequantize", Location::caller())?] = self.scale.numel() as isize;
+                shape[dim(axis, self.rows.rank(), "dequantize", Location::caller())?] = self.scale.numel();
                 decode::scaled(&values, &self.scale.reshape(&shape)?, &self.zero_point.reshape(&shape)?)?
             }
             Granularity::Block(n) => {
                 let mut blocks = dims.clone();
-                blocks[last] /= n as isize;
+                blocks[last] /= n;
                 let mut groups = blocks.clone();
                 groups.push(1);
-                blocks.push(n as isize);
+                blocks.push(n);
                 let each = |t: &Tensor| t.reshape(&groups);
                 let decoded = decode::scaled(&values.reshape(&blocks)?, &each(&self.scale)?, &each(&self.zero_point)?)?;
-                dims[last] = values.dims()[last] as isize;
+                dims[last] = values.dims()[last];
                 decoded.reshape(&dims)?.narrow(-1, 0, self.rows[last])?
             }
         };
-        decoded.reshape(&sizes(self.shape.dims()))
+        decoded.reshape(self.shape)
     }
 
     /// How a product reads these weights.
@@ -167,18 +162,18 @@ impl Quantized {
 }
 
 /// Least and largest values of each group of `x`, and the shape in which scales are multiplied with it.
-fn ranges(x: &Tensor, affine: &Affine, at: At) -> TensorResult<(Tensor, Tensor, Vec<isize>)> {
+fn ranges(x: &Tensor, affine: &Affine, at: At) -> TensorResult<(Tensor, Tensor, Vec<usize>)> {
     let rank = x.rank();
     let (dims, apart) = match affine.granularity {
         Granularity::PerTensor => (vec![], vec![]),
         Granularity::PerChannel(axis) => {
             let axis = dim(axis, rank, "quantize", at)?;
             let mut apart = vec![1; rank];
-            apart[axis] = x.dims()[axis] as isize;
+            apart[axis] = x.dims()[axis];
             ((0..rank as isize).filter(|&d| d != axis as isize).collect(), apart)
         }
         Granularity::Block(_) => {
-            let mut apart = sizes(x.dims());
+            let mut apart = x.dims().to_vec();
             apart[rank - 1] = 1;
             (vec![-1], apart)
         }
@@ -211,8 +206,8 @@ fn quantize(x: &Tensor, affine: &Affine, at: At) -> TensorResult<Quantized> {
             let groups = rows[last].div_ceil(n);
             let mut dims = rows.dims().to_vec();
             dims[last] = groups;
-            let mut shape = sizes(&dims);
-            shape.push(n as isize);
+            let mut shape = dims.clone();
+            shape.push(n);
             if rows[last] % n != 0 {
                 let mut margins = vec![(0, 0); rows.rank()];
                 margins[last].1 = (n - rows[last] % n) as isize;
@@ -223,8 +218,8 @@ fn quantize(x: &Tensor, affine: &Affine, at: At) -> TensorResult<Quantized> {
         }
     };
     let stored = |len: usize| {
-        let mut dims = sizes(rows.dims());
-        dims[last] = len as isize;
+        let mut dims = rows.dims().to_vec();
+        dims[last] = len;
         dims
     };
     let device = x.device();
@@ -372,8 +367,8 @@ impl DynamicQuantizer {
         Ok(DynamicQuantizer { affine: Affine { bits: Bits::try_from(bits)?, ..Affine::int8() } })
     }
     /// The same with a scale for each index of a dimension.
-    pub fn per_channel(self, axis: isize) -> DynamicQuantizer {
-        DynamicQuantizer { affine: self.affine.per_channel(axis) }
+    pub fn per_channel(self, axis: impl Axis) -> DynamicQuantizer {
+        DynamicQuantizer { affine: self.affine.per_channel(axis.axis()) }
     }
     /// The same with zero points of 0.
     pub fn symmetric(self) -> DynamicQuantizer {
@@ -438,7 +433,7 @@ impl DynamicQuantizer {
 /// ```
 #[track_caller]
 pub fn block_wise_quantize(tensor: &Tensor, block_size: usize) -> TensorResult<Quantized> {
-    let flat = tensor.reshape(&[tensor.numel() as isize])?.quantize(&Affine::int8().block(block_size))?;
-    let q = flat.q.reshape(&[flat.scale.numel() as isize, block_size as isize])?;
+    let flat = tensor.reshape(&[tensor.numel()])?.quantize(&Affine::int8().block(block_size))?;
+    let q = flat.q.reshape(&[flat.scale.numel(), block_size])?;
     Ok(Quantized { q, shape: *tensor.shape(), ..flat })
 }

@@ -105,7 +105,7 @@ impl Op for RangeParams {
 ///
 /// ```
 /// # use tensorlogic::prelude::*;
-/// use tensorlogic::ops::affine::affine_params;
+/// use tensorlogic::ops::kernels::affine_params;
 /// use tensorlogic::quant::Affine;
 ///
 /// let (low, high) = (Tensor::new(&[-5.0], &Device::cpu())?, Tensor::new(&[250.0], &Device::cpu())?);

@@ -528,7 +528,7 @@ impl AttentionKernel {
         let [groups, s, dv] = [k.shape()[1], k.shape()[2], value.shape()[3]];
         let device = q.device();
         // Query heads that share a key head lie side by side: [B, Hkv, sharing, T, ...].
-        let split = |x: &Tensor, n: usize| x.reshape(&[b as isize, groups as isize, (h / groups) as isize, t as isize, n as isize]);
+        let split = |x: &Tensor, n: usize| x.reshape(&[b, groups, h / groups, t, n]);
         let (q5, g5, o5) = (split(q, d)?, split(v.grad(), dv)?, split(&v.outputs[0], dv)?);
         let (k5, v5) = (k.unsqueeze(2)?, value.unsqueeze(2)?);
         let mut seen = self.visible(t, s, v.params[0], device)?;
@@ -559,7 +559,7 @@ impl AttentionKernel {
             // (c·tanh(s/c))' = 1 − tanh(s/c)².
             scaled = scaled.mul(&bounded.div(Lit(self.softcap))?.square()?.neg()?.add(1.0)?)?;
         }
-        let back = |x: Tensor, like: &Tensor| x.reshape(&like.dims().iter().map(|&d| d as isize).collect::<Vec<_>>()).map(Some);
+        let back = |x: Tensor, like: &Tensor| x.reshape(like.shape()).map(Some);
         let mut grads = vec![None; v.inputs.len()];
         if v.wants(0) {
             grads[0] = back(scaled.matmul(&k5)?, q)?;
@@ -571,7 +571,7 @@ impl AttentionKernel {
             grads[2] = back(kept.transpose(-2, -1)?.matmul(&g5)?.sum(&[2], false)?, value)?;
         }
         if self.mask && v.wants(3) {
-            grads[3] = Some(slope.reshape(&[b as isize, h as isize, t as isize, s as isize])?.sum_to(v.inputs[3].shape())?);
+            grads[3] = Some(slope.reshape(&[b, h, t, s])?.sum_to(v.inputs[3].shape())?);
         }
         Ok(grads)
     }

@@ -42,7 +42,7 @@ impl AttentionKernel {
         let [b, h, t, s, groups] = [q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2], k.shape()[1]];
         let device = q.device();
         // Query heads that share a key head lie side by side: [B, Hkv, sharing, T, ...].
-        let split = |x: &Tensor, n: usize| x.reshape(&[b as isize, groups as isize, (h / groups) as isize, t as isize, n as isize]);
+        let split = |x: &Tensor, n: usize| x.reshape(&[b, groups, h / groups, t, n]);
         let scores = split(&q.mul(self.scale)?, q.shape()[3])?.matmul(&k.unsqueeze(2)?.transpose(-2, -1)?)?;
         let scores = self.capped(scores)?;
         let hidden = self.visible(t, s, params[0], device)?.logical_not()?;
@@ -50,7 +50,7 @@ impl AttentionKernel {
         if self.dropout > 0.0 {
             weights = weights.mul(&split(&self.keep_factors(Shape::of(&[b, h, t, s]), params, weights.dtype(), device, at)?, s)?)?;
         }
-        weights.matmul(&v.unsqueeze(2)?)?.reshape(&[b as isize, h as isize, t as isize, v.shape()[3] as isize])
+        weights.matmul(&v.unsqueeze(2)?)?.reshape(&[b, h, t, v.shape()[3]])
     }
 }
 

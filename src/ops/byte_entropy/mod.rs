@@ -1,9 +1,9 @@
 //! Shannon entropy of the window of bytes around each position.
-//!
-//! Tests: `tests/it/ops/byte_entropy.rs`.
 
 pub(crate) mod gpu;
 mod patches;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 pub use patches::PatchRule;
 

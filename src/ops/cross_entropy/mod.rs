@@ -1,8 +1,8 @@
 //! The negative log-probability of a class by row of logits, and its gradient: the probabilities are never stored.
-//!
-//! Tests: `src/ops/tests/rows.rs` (every variant of the kernel), `tests/it/ops/vectors.rs` (PyTorch's results), `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{target, values};
 use crate::backends::cpu::{share, vector::Real};
@@ -153,7 +153,7 @@ impl Op for CrossEntropy {
     fn define(&self, t: &[Tensor]) -> Option<TensorResult<Tensor>> {
         let run = || {
             let kept = t[1].ne(self.ignore)?;
-            let class = self.class as isize;
+            let class = self.class;
             let index = kept.where_(&t[1], 0i64)?.unsqueeze(class)?;
             let picked = t[0].log_softmax(class)?.gather(class, &index)?.squeeze(class)?;
             kept.where_(&picked.neg()?, 0.0)
@@ -192,7 +192,7 @@ impl Op for CrossEntropy {
             };
             if let Some(s) = sum.filter(|_| hot) {
                 let hot = self.hot(x, target)?;
-                let s = s.unsqueeze(self.class as isize)?.cast(dx.dtype())?;
+                let s = s.unsqueeze(self.class)?.cast(dx.dtype())?;
                 dx = dx.add(&hot.where_(Rhs::Tensor(&s), Rhs::Lit(0.0))?)?;
             }
             Ok(vec![Some(dx), None])
@@ -204,15 +204,15 @@ impl Op for CrossEntropy {
 impl CrossEntropy {
     /// Where the class is the target.
     fn hot(&self, x: &Tensor, target: &Tensor) -> TensorResult<Tensor> {
-        let mut sizes = vec![1isize; x.rank()];
-        sizes[self.class] = x.shape()[self.class] as isize;
+        let mut sizes = vec![1; x.rank()];
+        sizes[self.class] = x.shape()[self.class];
         let number = Tensor::arange(0.0, x.shape()[self.class] as f64, 1.0, DType::I32, x.device())?.reshape(&sizes)?;
-        number.eq(&target.unsqueeze(self.class as isize)?)
+        number.eq(&target.unsqueeze(self.class)?)
     }
 
     /// The gradient in operations that have gradients themselves: (softmax − one-hot) · g where the target counts.
     fn differentiable(&self, x: &Tensor, target: &Tensor, g: &Tensor, hot: bool) -> TensorResult<Tensor> {
-        let class = self.class as isize;
+        let class = self.class;
         let mut p = x.softmax(class)?;
         if hot {
             p = p.sub(&self.hot(x, target)?.cast(g.dtype())?)?;

@@ -1,9 +1,9 @@
 //! The least logit that may be drawn: what top-k, top-p and min-p leave.
-//!
-//! Tests: `src/ops/tests/rows.rs`, `src/models/sampler.rs`.
 
 pub(crate) mod gpu;
 mod rows;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 pub(crate) use rows::SETTINGS;
 
 use crate::backends::cpu::operand::values;

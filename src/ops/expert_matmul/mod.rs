@@ -371,12 +371,12 @@ impl Op for ExpertMatMul {
 
 /// Σ over an expert's pairs of g·xᵀ, `[E,N,K]`: one product for each expert, in which what is not its own counts as 0.
 fn weight_gradient(x: &Tensor, g: &Tensor, w: &Tensor, ids: &Tensor) -> TensorResult<Tensor> {
-    let (pairs, n, k) = (ids.numel(), w.dims()[1] as isize, w.dims()[2] as isize);
+    let (pairs, n, k) = (ids.numel(), w.dims()[1], w.dims()[2]);
     let experts = Tensor::arange(0.0, w.dims()[0] as f64, 1.0, DType::I32, w.device())?.reshape(&[-1, 1, 1])?;
-    let own = ids.cast(DType::I32)?.reshape(&[1, pairs as isize, 1])?.eq(&experts)?;
-    let x = if x.rank() == 3 { x.clone() } else { x.unsqueeze(1)?.broadcast_to(&[x.dims()[0], ids.dims()[1], k as usize])? };
-    let g = g.reshape(&[1, pairs as isize, n])?.mul(&own.cast(g.dtype())?)?;
-    g.transpose(1, 2)?.matmul(&x.reshape(&[pairs as isize, k])?)
+    let own = ids.cast(DType::I32)?.reshape(&[1, pairs, 1])?.eq(&experts)?;
+    let x = if x.rank() == 3 { x.clone() } else { x.unsqueeze(1)?.broadcast_to(&[x.dims()[0], ids.dims()[1], k])? };
+    let g = g.reshape(&[1, pairs, n])?.mul(&own.cast(g.dtype())?)?;
+    g.transpose(1, 2)?.matmul(&x.reshape(&[pairs, k])?)
 }
 
 impl Tensor {

@@ -247,9 +247,9 @@ fn few_pairs_are_many_for_matrix_units() {
 /// another.
 #[test]
 fn gated_experts_by_two_dispatches() {
-    use crate::device::{Device, under_test};
+    use crate::device::under_test;
     use crate::tensor::Tensor;
-    for device in [Device::cpu()].into_iter().chain(under_test::gpu()) {
+    for device in under_test::devices() {
         for shape in [[1, 2, 5, 16, 64], [2, 4, 6, 33, 256], [70, 2, 3, 9, 64]] {
             let [t, per, e, n, k] = shape;
             let c = Case::new(F32, shape, false);
@@ -283,9 +283,9 @@ fn gated_experts_by_two_dispatches() {
 /// The product of f16 and f32 weights is f32; with a bias or a sum it has the dtype of its rows, so that a layer of experts gives what it was given.
 #[test]
 fn biased_products_and_sums_have_the_dtype_of_rows() {
-    use crate::device::{Device, under_test};
+    use crate::device::under_test;
     use crate::tensor::Tensor;
-    for device in [Device::cpu()].into_iter().chain(under_test::gpu()) {
+    for device in under_test::devices() {
         let zeros = |dtype, shape: &[usize]| Tensor::zeros(shape, dtype, &device).unwrap();
         let (x, w, bias) = (zeros(F16, &[2, 3, 8]), zeros(F32, &[4, 5, 8]), zeros(F32, &[4, 5]));
         let (ids, factors) = (zeros(DType::I32, &[2, 3]), zeros(F32, &[2, 3]));

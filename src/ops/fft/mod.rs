@@ -1,6 +1,7 @@
 //! Discrete Fourier transforms along a dimension, on the CPU, by the crate `rustfft`. Complex numbers are pairs in a last dimension of 2.
-//!
-//! Tests: `tests/it/ops/fft.rs`, and random graphs (`tests/differential.rs`).
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::values;
 use crate::backends::cpu::share;
@@ -8,7 +9,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftDirection, FftNum, FftPlanner};
@@ -119,7 +120,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn fft(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn fft(&self, d: impl Axis) -> TensorResult<Tensor> {
         self.transform("fft", d, false, Location::caller())
     }
 
@@ -135,7 +136,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn ifft(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn ifft(&self, d: impl Axis) -> TensorResult<Tensor> {
         self.transform("ifft", d, true, Location::caller())
     }
 
@@ -152,13 +153,13 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn rfft(&self, d: isize) -> TensorResult<Tensor> {
+    pub fn rfft(&self, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "rfft", at)?;
         Mode { at: Some(at), ..Mode::current() }.run(|| {
             let n = self.size_for("rfft", k, at)?;
             let pairs = Tensor::stack(&[self.clone(), self.zeros_like()?], -1)?;
-            pairs.transform("rfft", k as isize, false, at)?.narrow(k as isize, 0, n / 2 + 1)
+            pairs.transform("rfft", k, false, at)?.narrow(k, 0, n / 2 + 1)
         })
     }
 
@@ -175,7 +176,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn irfft(&self, n: usize, d: isize) -> TensorResult<Tensor> {
+    pub fn irfft(&self, n: usize, d: impl Axis) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = self.complex_dim("irfft", d, at)?;
         let half = self.shape()[k];
@@ -184,7 +185,7 @@ impl Tensor {
             return Err(TensorError::shape("irfft", at, m));
         }
         Mode { at: Some(at), ..Mode::current() }.run(|| {
-            let d = k as isize;
+            let d = k;
             let mirrored = self.narrow(d, 1, n - half)?.flip(d)?;
             let conjugate = mirrored.mul(&Tensor::new(&[1.0, -1.0], self.device())?.cast(self.dtype())?)?;
             Tensor::cat(&[self.clone(), conjugate], d)?.transform("irfft", d, true, at)?.select(-1, 0)
@@ -192,7 +193,7 @@ impl Tensor {
     }
 
     /// A dimension of complex numbers.
-    fn complex_dim(&self, op: &'static str, d: isize, at: At) -> TensorResult<usize> {
+    fn complex_dim(&self, op: &'static str, d: impl Axis, at: At) -> TensorResult<usize> {
         let pairs = self.dims().split_last().filter(|(last, _)| **last == 2).map(|(_, dims)| dims.len());
         let Some(rank) = pairs.filter(|_| self.dtype().is_float() && !self.dtype().is_block()) else {
             let m = format!("{}{}: expected floats with a last dimension of 2 for real and imaginary parts", self.dtype(), self.shape());
@@ -201,7 +202,7 @@ impl Tensor {
         dim(d, rank, op, at)
     }
 
-    fn transform(&self, op: &'static str, d: isize, inverse: bool, at: At) -> TensorResult<Tensor> {
+    fn transform(&self, op: &'static str, d: impl Axis, inverse: bool, at: At) -> TensorResult<Tensor> {
         let k = self.complex_dim(op, d, at)?;
         if !self.device().capabilities().host_memory {
             let m = format!("{op} runs on the CPU, not on {}; move the tensor there by to_device(&Device::cpu())", self.device().name());

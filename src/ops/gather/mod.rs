@@ -10,7 +10,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -180,7 +180,7 @@ impl Op for Gather {
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         let zeros = v.inputs[0].zeros_like();
-        Some(zeros.and_then(|z| z.index_add(self.dim as isize, &v.inputs[1], v.grad())).map(|g| vec![Some(g), None]))
+        Some(zeros.and_then(|z| z.index_add(self.dim, &v.inputs[1], v.grad())).map(|g| vec![Some(g), None]))
     }
 }
 
@@ -198,7 +198,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn index_select(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
+    pub fn index_select(&self, d: impl Axis, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "index_select", at)?;
         if self.rank() == 0 && index.numel() == 1 {
@@ -240,12 +240,12 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn gather(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
+    pub fn gather(&self, d: impl Axis, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "gather", at)?;
         // One number counts as one dimension of size 1, here and there.
         if (self.rank() == 0 && index.rank() < 2 || self.rank() == 1 && index.rank() == 0) && index.dtype().is_int() {
-            let sizes: smallvec::SmallVec<[isize; 1]> = index.dims().iter().map(|&d| d as isize).collect();
+            let sizes: smallvec::SmallVec<[usize; 1]> = index.dims().iter().copied().collect();
             return self.reshape(&[-1])?.index_select(0, &index.reshape(&[-1])?)?.reshape(&sizes);
         }
         let fits = index.rank() == self.rank() && (0..self.rank()).all(|i| i == k || index.shape()[i] <= self.shape()[i]);
@@ -254,8 +254,8 @@ impl Tensor {
             return Err(TensorError::shape("gather", at, m));
         }
         let place = self.places(k, index)?;
-        let sizes: smallvec::SmallVec<[isize; 8]> = index.dims().iter().map(|&d| d as isize).collect();
-        self.reshape(&[self.numel() as isize])?.index_select(0, &place)?.reshape(&sizes)
+        let sizes: smallvec::SmallVec<[usize; 8]> = index.dims().iter().copied().collect();
+        self.reshape(&[self.numel()])?.index_select(0, &place)?.reshape(&sizes)
     }
 
     /// For `gather` and its opposite: the place of each picked element among all elements, or -1, which kernels report.
@@ -271,8 +271,8 @@ impl Tensor {
         let mut place = index.mul(Layout::contiguous(*self.shape()).strides[k] as i64)?;
         let strides = Layout::contiguous(*self.shape()).strides;
         for i in (0..self.rank()).filter(|&i| i != k) {
-            let mut sizes: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
-            sizes[i] = index.shape()[i] as isize;
+            let mut sizes: smallvec::SmallVec<[usize; 8]> = smallvec::smallvec![1; self.rank()];
+            sizes[i] = index.shape()[i];
             let iota = Tensor::arange(0.0, index.shape()[i] as f64, 1.0, wide, self.device())?;
             place = place.add(&iota.mul(strides[i] as i64)?.reshape(&sizes)?)?;
         }
@@ -319,8 +319,8 @@ impl Tensor {
             return Err(TensorError::shape("embedding", at, format!("the table is {}, not [V,D]", self.shape())));
         }
         let rows = self.index_select(0, &index.flatten(0, -1)?)?;
-        let mut sizes: smallvec::SmallVec<[isize; 9]> = index.dims().iter().map(|&d| d as isize).collect();
-        sizes.push(self.shape()[1] as isize);
+        let mut sizes: smallvec::SmallVec<[usize; 9]> = index.dims().iter().copied().collect();
+        sizes.push(self.shape()[1]);
         rows.reshape(&sizes)
     }
 

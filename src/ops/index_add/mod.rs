@@ -1,8 +1,8 @@
 //! Rows combined with those of a table by index, in order and without atomics, so that results are the same bits every time.
-//!
-//! Tests: `tests/it/ops/vectors.rs` (PyTorch's results), `tests/it/autograd/gradient_checks.rs`, and random graphs (`tests/differential.rs`).
 
 pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{by_index, values};
 use crate::backends::cpu::{share, vector::Real};
@@ -12,7 +12,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Lit;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Op for IndexAdd {
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         let (table, index, rows, g) = (&v.inputs[0], &v.inputs[1], &v.inputs[2], v.grad());
-        let d = self.dim as isize;
+        let d = self.dim;
         let picked = |t: &Tensor| t.index_select(d, index);
         let run = || {
             let (table, rows) = match self.how {
@@ -210,7 +210,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn index_add(&self, d: isize, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
+    pub fn index_add(&self, d: impl Axis, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
         self.combine(d, index, rows, Combine::Add)
     }
 
@@ -228,7 +228,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn index_copy(&self, d: isize, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
+    pub fn index_copy(&self, d: impl Axis, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
         self.combine(d, index, rows, Combine::Set)
     }
 
@@ -248,7 +248,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn scatter(&self, d: isize, index: &Tensor, source: &Tensor, how: Combine) -> TensorResult<Tensor> {
+    pub fn scatter(&self, d: impl Axis, index: &Tensor, source: &Tensor, how: Combine) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "scatter", at)?;
         let n = self.rank();
@@ -268,17 +268,17 @@ impl Tensor {
         let run = || {
             let (place, mut part) = (self.places(k, index)?, source.clone());
             for (i, &size) in index.dims().iter().enumerate() {
-                part = part.narrow(i as isize, 0, size)?;
+                part = part.narrow(i, 0, size)?;
             }
-            let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&d| d as isize).collect();
-            let (flat, part) = (self.reshape(&[self.numel() as isize])?, part.reshape(&[index.numel() as isize])?);
+            let sizes: smallvec::SmallVec<[usize; 8]> = self.dims().iter().copied().collect();
+            let (flat, part) = (self.reshape(&[self.numel()])?, part.reshape(&[index.numel()])?);
             flat.combine(0, &place, &part, how)?.reshape(&sizes)
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)
     }
 
     #[track_caller]
-    fn combine(&self, d: isize, index: &Tensor, rows: &Tensor, how: Combine) -> TensorResult<Tensor> {
+    fn combine(&self, d: impl Axis, index: &Tensor, rows: &Tensor, how: Combine) -> TensorResult<Tensor> {
         let at = Location::caller();
         let op = how.name();
         let k = dim(d, self.rank(), op, at)?;

@@ -205,17 +205,16 @@ impl LinearScan<'_> {
         let (&[_, tokens, g, n], &[b, _, h, p]) = (self.k.dims(), self.v.dims()) else {
             return Err(TensorError::Internal("checked".into()));
         };
-        let [b, g, n, h, p] = [b, g, n, h, p].map(|n| n as isize);
         // A token's rows for every head of values, `[B,H,N,1]`.
         let rows = |x: &Tensor, t: usize| -> TensorResult<Tensor> {
             let own = x.narrow(1, t, 1)?.reshape(&[b, g, 1, n, 1])?;
-            own.broadcast_to(&[b, g, h / g, n, 1].map(|n| n as usize))?.contiguous()?.reshape(&[b, h, n, 1])
+            own.broadcast_to(&[b, g, h / g, n, 1])?.contiguous()?.reshape(&[b, h, n, 1])
         };
         let (mut state, mut all) = (self.state.clone(), Vec::with_capacity(tokens));
         for t in 0..tokens {
             let (q, k) = (rows(self.q, t)?, rows(self.k, t)?);
             let v = self.v.narrow(1, t, 1)?.reshape(&[b, h, 1, p])?;
-            let decay = self.decay.narrow(1, t, 1)?.reshape(&[b, h, -1, 1])?;
+            let decay = self.decay.narrow(1, t, 1)?.reshape((b, h, (), 1))?;
             state = state.mul(&decay)?;
             let written = match self.beta {
                 Some(beta) => v.sub(&state.mul(&k)?.sum(&[2], true)?)?.mul(&beta.narrow(1, t, 1)?.reshape(&[b, h, 1, 1])?)?,

@@ -411,7 +411,7 @@ fn weight_gradient(a: &Tensor, g: &Tensor, right: &Tensor) -> TensorResult<Tenso
     let rows = l.numel() / k.max(1);
     let parts = if matrix { a.device().backend().gradient_parts(rows, k * n) } else { None };
     let Some(parts) = parts else { return turn(l.t()?.matmul(r)?)?.sum_to(shape) };
-    let part = |t: &Tensor, size: usize| t.reshape(&[parts as isize, (rows / parts) as isize, size as isize]);
+    let part = |t: &Tensor, size: usize| t.reshape(&[parts, rows / parts, size]);
     let products = part(l, k)?.transpose(1, 2)?.matmul(&part(r, n)?)?;
     turn(if parts == 1 { products.squeeze(0)? } else { products.sum(&[0], false)? })
 }
@@ -534,7 +534,7 @@ impl Tensor {
         let folded = rb == 2 && ra > 2;
         if folded {
             // Counted from the other sizes, which says it also where k is 0.
-            a = a.reshape(&[a.shape()[..ra - 1].iter().product::<usize>() as isize, k as isize])?;
+            a = a.reshape(&[a.shape()[..ra - 1].iter().product::<usize>(), k])?;
         }
         let batch = if folded {
             Shape::SCALAR
@@ -546,8 +546,8 @@ impl Tensor {
         let shape = Shape::new(&dims, "matmul", at)?;
         let mut y = Tensor::op1(MatMul, smallvec::smallvec![a, b], Default::default(), Meta { dtype, shape }, at)?;
         if folded {
-            let mut sizes: smallvec::SmallVec<[isize; 9]> = lead.iter().map(|&d| d as isize).collect();
-            sizes.extend([m as isize, n as isize]);
+            let mut sizes: smallvec::SmallVec<[usize; 9]> = lead.iter().copied().collect();
+            sizes.extend([m, n]);
             y = y.reshape(&sizes)?;
         }
         if row {

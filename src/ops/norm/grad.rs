@@ -174,7 +174,7 @@ pub(super) fn gradients(rms: bool, eps: f64, weight: bool, bias: bool, v: &Vjp) 
         }
         return Ok(grads);
     }
-    let flat = |t: &Tensor| t.reshape(&[rows as isize, cols as isize])?.cast(wide);
+    let flat = |t: &Tensor| t.reshape(&[rows, cols])?.cast(wide);
     let column = |t: &Tensor| t.unsqueeze(1);
     if let Some(i) = at[0].filter(|&i| v.wants(i)) {
         let unit = flat(x)?.sub(&column(&out[1])?)?.mul(&column(&out[2])?)?;

@@ -1,10 +1,10 @@
 //! Layer norm and RMS norm along rows.
-//!
-//! Tests: `src/ops/tests/rows.rs` (every variant of the kernels), `tests/it/ops/conformance.rs`, `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
 pub mod grad;
 pub(crate) mod grad_gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 
 use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
@@ -238,11 +238,11 @@ impl Tensor {
             return Err(TensorError::shape("group_norm", at, format!("{groups} groups of the channels of {}", self.shape())));
         }
         let rows = self.shape()[0] * groups;
-        let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&d| d as isize).collect();
+        let sizes: smallvec::SmallVec<[usize; 8]> = self.dims().iter().copied().collect();
         let width = self.numel().checked_div(rows).unwrap_or(1);
-        let mut y = self.reshape(&[rows as isize, width as isize])?.layer_norm(None, None, eps)?.reshape(&sizes)?;
-        let mut spread: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
-        spread[1] = channels as isize;
+        let mut y = self.reshape(&[rows, width])?.layer_norm(None, None, eps)?.reshape(&sizes)?;
+        let mut spread: smallvec::SmallVec<[usize; 8]> = smallvec::smallvec![1; self.rank()];
+        spread[1] = channels;
         if let Some(w) = weight {
             y = y.mul(&w.reshape(&spread)?)?;
         }
@@ -284,8 +284,8 @@ impl Tensor {
         }
         let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let x = self.cast(wide)?;
-        let mut spread: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
-        spread[1] = channels as isize;
+        let mut spread: smallvec::SmallVec<[usize; 8]> = smallvec::smallvec![1; self.rank()];
+        spread[1] = channels;
         let (mean, variance) = match statistics {
             Some((mean, variance)) => (mean.cast(wide)?.reshape(&spread)?, variance.cast(wide)?.reshape(&spread)?),
             None => {

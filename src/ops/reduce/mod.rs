@@ -11,7 +11,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -347,7 +347,7 @@ impl Op for Reduce {
         let x = &v.inputs[0];
         let dims: Vec<isize> = (0..x.rank()).filter(|d| self.axes >> d & 1 == 1).map(|d| d as isize).collect();
         // Results with the reduced dimensions back as size 1, so that they broadcast.
-        let wide: Vec<isize> = (0..x.rank()).map(|d| if self.axes >> d & 1 == 1 { 1 } else { x.shape()[d] as isize }).collect();
+        let wide: Vec<usize> = (0..x.rank()).map(|d| if self.axes >> d & 1 == 1 { 1 } else { x.shape()[d] }).collect();
         let count = dims.iter().map(|&d| x.shape()[d as usize]).product::<usize>();
         let run = || {
             let g = v.grad().reshape(&wide)?;
@@ -442,8 +442,8 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn argmax(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMax, &[d], false)
+    pub fn argmax(&self, d: impl Axis) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMax, &[d.axis()], false)
     }
 
     /// The index of the smallest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as smallest.
@@ -458,14 +458,14 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn argmin(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMin, &[d], false)
+    pub fn argmin(&self, d: impl Axis) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMin, &[d.axis()], false)
     }
 
     /// [`Tensor::argmax`] of floats, but [`NONE`] where an element is NaN.
     #[track_caller]
-    pub(crate) fn choice(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMaxOrNone, &[d], false)
+    pub(crate) fn choice(&self, d: impl Axis) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMaxOrNone, &[d.axis()], false)
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
@@ -565,7 +565,7 @@ impl Tensor {
         // An infinite maximum has no differences.
         let base = max.isinf()?.where_(Lit(0.0), &max)?;
         let sum = x.sub(&base)?.exp()?.reduce(ReduceOp::Sum, dims, keepdim)?;
-        let sizes: smallvec::SmallVec<[isize; 8]> = sum.dims().iter().map(|&d| d as isize).collect();
+        let sizes: smallvec::SmallVec<[usize; 8]> = sum.dims().iter().copied().collect();
         sum.log()?.add(&base.reshape(&sizes)?)
     }
 

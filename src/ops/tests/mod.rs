@@ -13,7 +13,9 @@ pub(crate) use std::sync::{Arc, OnceLock};
 use crate::device::under_test;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-mod rows;
+mod tensors;
+
+pub(crate) use tensors::{LIES, Lies, assert_near, assert_refused, lies_of, read, tensor, tolerance};
 
 /// As many backends as there are tests at a time on two cores: one backend compiles one kernel at a time.
 const BACKENDS: usize = 2;
@@ -41,6 +43,30 @@ pub(crate) fn backend() -> Option<&'static GpuBackend> {
 }
 
 pub(crate) type Make = Box<dyn Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync>;
+
+/// Rows and columns: a thread, a subgroup or a workgroup a row, several rows at once, rows that are held and those that are not.
+pub(crate) const ROW_SHAPES: [(usize, usize); 20] = [
+    (1, 1),
+    (3, 7),
+    (70, 6),
+    (65, 32),
+    (130, 8),
+    (2, 64),
+    (9, 100),
+    (5, 768),
+    (1, 576),
+    (5, 1000),
+    (3, 1024),
+    (2, 9000),
+    (2, 9001),
+    (1, 12_288),
+    (1, 40_000),
+    (2, 50_304),
+    (1, 70_000),
+    (1100, 96),
+    (4101, 72),
+    (4097, 75),
+];
 
 /// A kernel that has a GPU form only.
 pub(crate) struct OnlyGpu(pub(crate) Make);

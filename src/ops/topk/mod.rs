@@ -9,7 +9,7 @@ use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Wgsl};
-use crate::shape::{Shape, dim};
+use crate::shape::{Axis, Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -117,18 +117,18 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn topk(&self, k: usize, d: isize, largest: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub fn topk(&self, k: usize, d: impl Axis, largest: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         self.first_of_rows(k, d, largest, false, at)
     }
 
     /// As [`Tensor::topk`] of the largest, with the softmax of the elements instead of these.
     #[track_caller]
-    pub(crate) fn topk_softmax(&self, k: usize, d: isize) -> TensorResult<(Tensor, Tensor)> {
+    pub(crate) fn topk_softmax(&self, k: usize, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
         self.first_of_rows(k, d, true, true, Location::caller())
     }
 
-    fn first_of_rows(&self, k: usize, d: isize, largest: bool, softmax: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
+    fn first_of_rows(&self, k: usize, d: impl Axis, largest: bool, softmax: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
         let axis = dim(d, self.rank(), "topk", at)?;
         let n = if self.rank() == 0 { 1 } else { self.size_for("topk", axis, at)? };
         if k > n {
@@ -137,13 +137,13 @@ impl Tensor {
         let by_passes = self.dtype().is_float() && (1..=MAX_K).contains(&k) && (2..=MAX_ROW_ELEMENTS).contains(&n) && self.numel() > 0;
         if !by_passes {
             let (values, indices) = self.sorted("topk", d, largest)?;
-            let first = |t: Tensor| if t.rank() == 0 { Ok(t) } else { t.narrow(axis as isize, 0, k) };
+            let first = |t: Tensor| if t.rank() == 0 { Ok(t) } else { t.narrow(axis, 0, k) };
             let values = first(values)?;
             return Ok((if softmax { values.softmax(d)? } else { values }, first(indices)?));
         }
         let run = || {
-            let last = self.detach().transpose(axis as isize, -1)?;
-            let rows = last.reshape(&[(self.numel() / n) as isize, n as isize])?;
+            let last = self.detach().transpose(axis, -1)?;
+            let rows = last.reshape(&[self.numel() / n, n])?;
             let shape = Shape::of(&[rows.dims()[0], k]);
             let mut metas = smallvec::smallvec![Meta { dtype: DType::I32, shape }];
             // Elements have the gradient of a gather.
@@ -158,11 +158,11 @@ impl Tensor {
                 metas,
                 at,
             )?;
-            let mut sizes: Vec<isize> = last.dims().iter().map(|&d| d as isize).collect();
-            sizes[self.rank() - 1] = k as isize;
-            let in_place = |t: &Tensor| t.reshape(&sizes)?.transpose(axis as isize, -1);
+            let mut sizes: Vec<usize> = last.dims().to_vec();
+            sizes[self.rank() - 1] = k;
+            let in_place = |t: &Tensor| t.reshape(&sizes)?.transpose(axis, -1);
             let indices = in_place(&found[0])?;
-            let values = found.get(1).map_or_else(|| self.gather(axis as isize, &indices), in_place)?;
+            let values = found.get(1).map_or_else(|| self.gather(axis, &indices), in_place)?;
             Ok((if softmax && learns { values.softmax(d)? } else { values }, indices))
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)

@@ -414,7 +414,7 @@ fn windows() {
     check("AvgPool2d", &[&[2, 2, 6, 4]], (-1.0, 1.0), |x| AvgPool2d { kernel: 2, stride: 2 }.forward(&x[0]));
 }
 
-/// What has no gradient: results that are not floats, or no tensor comes in. Those of Fourier transforms are checked in tests/it/ops/fft.rs.
+/// What has no gradient: results that are not floats, or no tensor comes in. Those of Fourier transforms are checked in src/ops/fft/tests.rs.
 const WITHOUT: [&str; 54] = [
     "all",
     "any",

@@ -112,19 +112,12 @@ const REPLACED: [(&str, &str); 99] = [
 /// Comments and names of a template are part of the generated sources: a change of them is a change of every pipeline's key.
 const TEMPLATE: &str = "a template's comments and names are part of the generated source";
 
-/// The compilers and the fake of Metal call whatever they are given a text.
-const STAND_IN: &str = "what a stand-in for Metal's compiler is given is called a text throughout";
-
 /// Where an old word stays: a part of the files' paths, the word, and the reason.
-const STAYS: [(&str, &str, &str); 8] = [
+const STAYS: [(&str, &str, &str); 4] = [
     (".wgsl", "LEAST_*", TEMPLATE),
     ("src/distributed/mpi.rs", "LEAST_*", "the least rate that is hoped for is a rate, not a bound"),
     ("src/models/architectures/", "team", "authors of papers"),
     ("src/text/", "alphabet", "letters of a tokenizer"),
-    ("tests/metal/", "kernel's text*", STAND_IN),
-    ("tests/msl/", "Metal text*", STAND_IN),
-    ("tests/msl/", "WGSL text*", STAND_IN),
-    ("tests/msl/", "kernel's text*", STAND_IN),
 ];
 
 /// How often `text` has `word` as a whole word.

@@ -3,12 +3,10 @@
 mod api;
 mod batches;
 mod breadth;
-mod byte_entropy;
 mod conformance;
 mod cpu_integers;
 mod custom;
 mod elementwise_exponents;
-mod fft;
 mod fusion;
 mod interpolate;
 mod kinks;

@@ -5,6 +5,7 @@
 pub mod barriers;
 #[path = "../../msl/clang.rs"]
 mod clang;
+pub mod compiler;
 mod errors;
 mod events;
 pub mod faults;
@@ -19,13 +20,12 @@ mod residency;
 mod schedule;
 #[path = "../../msl/source.rs"]
 mod source;
-pub mod texts;
 #[allow(dead_code)]
 #[path = "../../msl/toolchain.rs"]
 mod toolchain;
 pub mod tools;
 #[path = "../../msl/traps.rs"]
 mod traps;
-use texts as msl_kernel;
+use compiler as msl_kernel;
 
 pub use objc::live;

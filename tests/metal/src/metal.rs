@@ -1,9 +1,10 @@
 //! Metal for tests: devices, queues, command buffers and encoders that compute on the CPU, written against the protocols of `objc2-metal`.
 //!
 //! What a real Metal leaves undefined is an error here, see `schedule.rs`; so are a buffer that was freed while commands name it, one that is not bound,
-//! and a text without a stated version of the language and kind of arithmetic. Errors of commands are those of their command buffer.
+//! and a source without a stated version of the language and kind of arithmetic. Errors of commands are those of their command buffer.
 
 #![allow(non_snake_case)]
+use crate::compiler::{self, Compiled, Math};
 use crate::errors::{give, ns_error};
 use crate::events::{FakeEvent, FakeFence};
 pub use crate::faults::{COUNTS, FAULTS};
@@ -12,7 +13,6 @@ use crate::memory::{self, ALLOCATED, FakeBuffer, bind};
 use crate::objc;
 use crate::residency::{FakeSet, is_resident};
 use crate::schedule::{Act, Bind, Copy, Dispatch, History, Pass};
-use crate::texts::{self, Compiled, Math};
 use crate::tools::labelled;
 use block2::{DynBlock, RcBlock};
 use objc2::rc::{Retained, autoreleasepool};
@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-// ---- texts ----
+// ---- sources ----
 define_class!(
     #[unsafe(super(NSObject))]
     #[name = "FakeLibrary"]
@@ -41,8 +41,8 @@ define_class!(
         fn setLabel(&self, _: Option<&NSString>) {}
         #[unsafe(method_id(newFunctionWithName:))]
         fn newFunctionWithName(&self, name: &NSString) -> Option<Retained<ProtocolObject<dyn MTLFunction>>> {
-            let (text, math) = self.ivars();
-            texts::compile(text, &name.to_string(), *math).ok().map(|compiled| {
+            let (source, math) = self.ivars();
+            compiler::compile(source, &name.to_string(), *math).ok().map(|compiled| {
                 let this = FakeFunction::alloc().set_ivars(compiled);
                 // SAFETY: `init` of NSObject.
                 let this: Retained<FakeFunction> = unsafe { msg_send![super(this), init] };
@@ -181,12 +181,12 @@ define_class!(
             options: Option<&MTLCompileOptions>,
             error: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLLibrary>>> {
-            let text = texts::changed(source.to_string());
+            let source = compiler::changed(source.to_string());
             let (version, math) = options.map_or((0, None), |o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()));
-            let eager = |math| texts::kernels(&text).find_map(|name| texts::compile(&text, name, math).err());
-            let made = match texts::refused_version(&text, version) {
+            let eager = |math| compiler::kernels(&source).find_map(|name| compiler::compile(&source, name, math).err());
+            let made = match compiler::refused_version(&source, version) {
                 Some(e) => Err(e),
-                None => texts::math(&text, math).and_then(|math| match texts::EAGER.load(SeqCst).then(|| eager(math)).flatten() {
+                None => compiler::math(&source, math).and_then(|math| match compiler::EAGER.load(SeqCst).then(|| eager(math)).flatten() {
                     Some(e) => Err(e),
                     None => Ok(math),
                 }),
@@ -197,7 +197,7 @@ define_class!(
                     None
                 }
                 Ok(math) => {
-                    let this = FakeLibrary::alloc().set_ivars((text, math));
+                    let this = FakeLibrary::alloc().set_ivars((source, math));
                     // SAFETY: `init` of NSObject.
                     let this: Retained<FakeLibrary> = unsafe { msg_send![super(this), init] };
                     Some(ProtocolObject::from_retained(this))
@@ -276,7 +276,7 @@ define_class!(
         fn responds(&self, selector: Sel) -> bool {
             let unknown = FAULTS.old_system.load(SeqCst) && selector == sel!(newResidencySetWithDescriptor:error:);
             match selector == sel!(newTensorWithDescriptor:error:) {
-                true => texts::METAL_4.load(SeqCst),
+                true => compiler::METAL_4.load(SeqCst),
                 // SAFETY: that of NSObject.
                 false => !unknown && unsafe { msg_send![super(self), respondsToSelector: selector] },
             }

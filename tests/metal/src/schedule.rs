@@ -5,7 +5,7 @@ use crate::barriers::run_judged;
 use crate::kernel::{self, Orders};
 use crate::metal::{COUNTS, FAULTS};
 use crate::source::Parameter;
-use crate::{objc, texts};
+use crate::{compiler, objc};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -21,7 +21,7 @@ pub enum Bind {
 
 /// A dispatch as it was encoded.
 pub struct Dispatch {
-    pub of: texts::Compiled,
+    pub of: compiler::Compiled,
     pub groups: [u32; 3],
     pub threads: [u32; 3],
     pub binds: Vec<Option<Bind>>,
@@ -131,7 +131,7 @@ impl Dispatch {
             table[*index] = kernel::Memory { at: u.start as *mut u8, bytes: u.end - u.start, written: u.written, ordered, restored };
         }
         // SAFETY: every buffer that the kernel declares is bound and alive, and only the thread of its queue uses it now.
-        let done = unsafe { kernel.run(&texts::toolchain()?.runtime, self.groups, self.threads, &table, orders) };
+        let done = unsafe { kernel.run(&compiler::toolchain()?.runtime, self.groups, self.threads, &table, orders) };
         done.map_err(|e| format!("{}: {e}", self.of.name))
     }
 }

@@ -1,8 +1,8 @@
 //! The arithmetic that the backend asks for, kernel by kernel, is what its kernels are compiled with: fast, unless they make NaN or infinity, and by its
 //! former name on systems before macOS 15, which have no residency sets either. Finite results stay right. Alone in its program: it changes the system.
 
+use fake_metal::compiler;
 use fake_metal::metal::{COUNTS, FAULTS};
-use fake_metal::texts;
 use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::Device;
 use tensorlogic::tuning::Tuning;
@@ -19,16 +19,16 @@ fn device() -> Device {
     device
 }
 
-/// Texts so far that were to be compiled as written, relaxed and fast.
+/// Sources so far that were to be compiled as written, relaxed and fast.
 fn asked() -> [usize; 3] {
-    std::array::from_fn(|n| texts::ASKED[n].load(SeqCst))
+    std::array::from_fn(|n| compiler::ASKED[n].load(SeqCst))
 }
 
-/// The vectors of special values on a device, where they are finite; gives how many of its texts were asked for in each arithmetic.
+/// The vectors of special values on a device, where they are finite; gives how many of its sources were asked for in each arithmetic.
 fn special_values() -> [usize; 3] {
     let suite = Suite::open("special");
     let learning = device();
-    texts::learn(|| judge(&suite, &learning, true));
+    compiler::learn(|| judge(&suite, &learning, true));
     drop(learning);
     let before = asked();
     let tally = judge(&suite, &device(), true);
@@ -36,26 +36,26 @@ fn special_values() -> [usize; 3] {
     assert!(tally.pass >= 99, "only {} cases ran", tally.pass);
     let after = asked();
     let counts = std::array::from_fn(|n| after[n] - before[n]);
-    println!("{} cases pass; {counts:?} texts as written, relaxed and fast", tally.pass);
+    println!("{} cases pass; {counts:?} sources as written, relaxed and fast", tally.pass);
     counts
 }
 
 #[test]
 fn each_kernel_has_the_arithmetic_that_it_asks_for() {
-    // What a text does not bear is refused; a user's own may have any.
+    // What a source does not bear is refused; a user's own may have any.
     let (special, plain) = ("// language: metal2.3\nfloat f() { return tl_nan(); }", "// language: metal2.3\n");
-    assert!(texts::math(special, Some(2)).is_err() && texts::math(plain, Some(1)).is_err() && texts::math(plain, None).is_err());
-    assert_eq!(texts::math("kernel void f() {}", Some(1)), Ok(texts::Math::Relaxed));
+    assert!(compiler::math(special, Some(2)).is_err() && compiler::math(plain, Some(1)).is_err() && compiler::math(plain, None).is_err());
+    assert_eq!(compiler::math("kernel void f() {}", Some(1)), Ok(compiler::Math::Relaxed));
 
-    texts::ARITHMETIC.store(true, SeqCst);
+    compiler::ARITHMETIC.store(true, SeqCst);
     let [safe, relaxed, fast] = special_values();
-    assert!(safe == 0 && relaxed > 10 && fast > 10, "{safe} texts as written, {relaxed} relaxed, {fast} fast");
+    assert!(safe == 0 && relaxed > 10 && fast > 10, "{safe} sources as written, {relaxed} relaxed, {fast} fast");
     let sets = COUNTS.residency_sets.load(SeqCst);
     assert!(sets > 0);
 
     FAULTS.old_system.store(true, SeqCst);
-    texts::METAL_4.store(false, SeqCst);
-    texts::NEWEST_VERSION.store(2 << 16 | 3, SeqCst);
+    compiler::METAL_4.store(false, SeqCst);
+    compiler::NEWEST_VERSION.store(2 << 16 | 3, SeqCst);
     // The probe of tensor operations is not compiled.
     assert_eq!(special_values(), [relaxed, 0, fast - 1], "arithmetic by its former name");
     assert_eq!(COUNTS.residency_sets.load(SeqCst), sets, "residency sets of a system that has none");

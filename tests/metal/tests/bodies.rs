@@ -1,7 +1,7 @@
 //! Parts of kernels in Metal's language: used where their probe computes right, and left out with a reason where it does not, where Metal's compiler
-//! refuses them, and where `TL_GPU_WITHOUT` names them. One test, since it changes variables and texts of the process.
+//! refuses them, and where `TL_GPU_WITHOUT` names them. One test, since it changes variables and sources of the process.
 
-use fake_metal::texts;
+use fake_metal::compiler;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tensorlogic::backends::Bytes;
@@ -43,19 +43,19 @@ fn near(got: &[f32], want: &[f32]) -> bool {
     got.len() == want.len() && got.iter().zip(want).all(|(a, b)| (a - b).abs() <= 5e-3 * (1.0 + b.abs()))
 }
 
-/// What texts have that hold bodies in Metal's language.
+/// What sources have that hold bodies in Metal's language.
 const MARKS: [&str; 2] = ["thread_elements()", "(device const ushort*)"];
 
 #[test]
 fn bodies_are_used_or_left_out_with_a_reason() {
     let want = work(&Device::cpu()).unwrap();
-    // How many texts have a body, and what is made of texts besides.
+    // How many sources have a body, and what is made of sources besides.
     let count = Arc::new(AtomicUsize::new(0));
-    let counting = |change: fn(&str) -> String| -> Option<texts::Change> {
+    let counting = |change: fn(&str) -> String| -> Option<compiler::Change> {
         let count = count.clone();
-        Some(Box::new(move |text: &str| {
-            count.fetch_add(usize::from(MARKS.iter().any(|mark| text.contains(mark))), SeqCst);
-            change(text)
+        Some(Box::new(move |source: &str| {
+            count.fetch_add(usize::from(MARKS.iter().any(|mark| source.contains(mark))), SeqCst);
+            change(source)
         }))
     };
     let used = |device: &Device| {
@@ -65,22 +65,22 @@ fn bodies_are_used_or_left_out_with_a_reason() {
         count.load(SeqCst)
     };
 
-    texts::change(counting(str::to_string));
+    compiler::change(counting(str::to_string));
     let plain = device();
     assert_eq!(plain.lacks_metal_bodies(), None);
     assert_eq!(used(&plain), 3);
 
     // The probe's body gives twice what it reads.
-    texts::change(counting(|text| text.replace("return float(((device const half*)", "return 2.0f * float(((device const half*)")));
+    compiler::change(counting(|source| source.replace("return float(((device const half*)", "return 2.0f * float(((device const half*)")));
     let wrong = device();
     assert_eq!(wrong.lacks_metal_bodies().as_deref(), Some("their probe gives other results than its WGSL"));
     assert_eq!(used(&wrong), 0);
 
     // A compiler that refuses some of them when the device is open.
-    texts::change(counting(str::to_string));
+    compiler::change(counting(str::to_string));
     let refusing = device();
-    texts::EAGER.store(true, SeqCst);
-    texts::change(counting(|text| text.replace("thread_elements()", "elements_of_nobody()")));
+    compiler::EAGER.store(true, SeqCst);
+    compiler::change(counting(|source| source.replace("thread_elements()", "elements_of_nobody()")));
     assert_eq!(refusing.lacks_metal_bodies(), None);
     assert_eq!(used(&refusing), 3);
     let refused = refusing.pipeline_stats().refused_bodies;
@@ -89,7 +89,7 @@ fn bodies_are_used_or_left_out_with_a_reason() {
     assert_eq!(plain.pipeline_stats().refused_bodies, Vec::<String>::new());
 
     // A compiler that refuses what probes try: its message is the reason.
-    texts::change(counting(|text| text.replace("metal::simd_sum(", "metal::simd_sum_of_nobody(")));
+    compiler::change(counting(|source| source.replace("metal::simd_sum(", "metal::simd_sum_of_nobody(")));
     let narrow = device();
     let probes = narrow.failed_probes();
     assert!(
@@ -99,13 +99,13 @@ fn bodies_are_used_or_left_out_with_a_reason() {
     );
     assert_eq!(used(&narrow), 0);
     assert_eq!(plain.failed_probes(), Vec::<String>::new());
-    texts::EAGER.store(false, SeqCst);
+    compiler::EAGER.store(false, SeqCst);
 
-    texts::change(counting(str::to_string));
+    compiler::change(counting(str::to_string));
     // SAFETY: no other thread of this program reads the environment now.
     unsafe { std::env::set_var("TL_GPU_WITHOUT", "metal bodies") };
     let without = device();
     assert_eq!(without.lacks_metal_bodies().as_deref(), Some("TL_GPU_WITHOUT names them"));
     assert_eq!(used(&without), 0);
-    texts::change(None);
+    compiler::change(None);
 }

@@ -1,4 +1,4 @@
-//! Operations of a user's own on the Metal backend: the tests of the program `it`, and texts in Metal's own language.
+//! Operations of a user's own on the Metal backend: the tests of the program `it`, and sources in Metal's own language.
 
 use fake_metal as _;
 use tensorlogic::ops::custom::CustomOp;
@@ -112,10 +112,10 @@ fn a_text_of_rows_uses_threadgroup_memory_and_keeps_infinity() {
 
 #[test]
 fn a_text_that_metal_refuses_is_an_error_that_names_the_operation() {
-    // Texts are compiled when a library is made of them, as by the real Metal.
-    fake_metal::texts::EAGER.store(true, std::sync::atomic::Ordering::SeqCst);
+    // Sources are compiled when a library is made of them, as by the real Metal.
+    fake_metal::compiler::EAGER.store(true, std::sync::atomic::Ordering::SeqCst);
     let d = device();
-    // SAFETY: the text does not compile.
+    // SAFETY: the source does not compile.
     let op = unsafe {
         CustomOp::elementwise("broken").wgsl("fn broken(x: f32) -> f32 { return x; }").msl("broken", 64, "kernel void broken() { x; }")
     };

@@ -1,8 +1,8 @@
 //! What stands in where the native backend cannot be opened: wgpu, opened by the same call, with the reason. On a Mac that is Metal through wgpu.
 //! Here wgpu has Vulkan, on Mesa's lavapipe, to which of the names of the native backend `gpu` leads.
 
+use fake_metal::compiler;
 use fake_metal::metal::FAULTS;
-use fake_metal::texts;
 use serde_json::Value;
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
@@ -42,9 +42,9 @@ fn wgpu_stands_in_with_the_reason() {
         other => panic!("{other:?}"),
     }
     FAULTS.no_device.store(false, SeqCst);
-    texts::change(Some(Box::new(|text| text.replace("(2.0 * ", "(2.5 * "))));
+    compiler::change(Some(Box::new(|source| source.replace("(2.0 * ", "(2.5 * "))));
     check_what_stands_in("gpu:0", "Metal computes values one by one wrong");
-    texts::change(None);
+    compiler::change(None);
     let native = Device::open("auto").unwrap();
     assert!(native.name().contains("Fake M1") && native.stands_in().is_none(), "{}", native.name());
 }

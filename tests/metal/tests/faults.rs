@@ -1,9 +1,9 @@
-//! Faults that are planted are found: barriers and fences left out, wrong texts, command buffers that fail, memory that is
+//! Faults that are planted are found: barriers and fences left out, wrong sources, command buffers that fail, memory that is
 //! refused, no device.
 
 use fake_metal::barriers::judged;
+use fake_metal::compiler;
 use fake_metal::metal::{COUNTS, FAULTS};
-use fake_metal::texts;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlogic::tuning::Tuning;
@@ -21,7 +21,7 @@ fn alone() -> MutexGuard<'static, ()> {
     FAULTS.refuse_memory.store(false, SeqCst);
     FAULTS.no_device.store(false, SeqCst);
     FAULTS.skip_fences.store(false, SeqCst);
-    texts::change(None);
+    compiler::change(None);
     guard
 }
 
@@ -92,14 +92,14 @@ fn barriers_without_need_are_told_from_others() {
     }
 }
 
-/// The chain on a device whose texts are changed from now on; `None` where its results are right all the same.
-fn with_texts(change: impl Fn(&str) -> String + Send + Sync + 'static) -> Option<String> {
+/// The chain on a device whose sources are changed from now on; `None` where its results are right all the same.
+fn with_sources(change: impl Fn(&str) -> String + Send + Sync + 'static) -> Option<String> {
     let right = chain(&operands(&Device::cpu()).unwrap()).unwrap();
     let d = device();
     let operands = operands(&d).unwrap();
-    texts::change(Some(Box::new(change)));
+    compiler::change(Some(Box::new(change)));
     let got = chain(&operands);
-    texts::change(None);
+    compiler::change(None);
     match got {
         Ok(got) if got.iter().zip(&right).all(|(a, b)| (a - b).abs() <= 1e-5) => None,
         Ok(_) => Some("other results than the CPU's".into()),
@@ -110,36 +110,36 @@ fn with_texts(change: impl Fn(&str) -> String + Send + Sync + 'static) -> Option
 #[test]
 fn a_wrong_index_of_a_buffer_is_found() {
     let _alone = alone();
-    assert_eq!(with_texts(str::to_string), None);
-    let unbound = with_texts(|text| text.replace("[[buffer(1)]]", "[[buffer(9)]]"));
+    assert_eq!(with_sources(str::to_string), None);
+    let unbound = with_sources(|source| source.replace("[[buffer(1)]]", "[[buffer(9)]]"));
     assert!(unbound.as_ref().is_some_and(|e| e.contains("nothing is bound at 9")), "{unbound:?}");
-    let swap = |text: &str| text.replace("[[buffer(1)]]", "[[buffer(?)]]").replace("[[buffer(2)]]", "[[buffer(1)]]").replace('?', "2");
-    assert!(with_texts(swap).is_some(), "swapped buffers are not found");
+    let swap = |source: &str| source.replace("[[buffer(1)]]", "[[buffer(?)]]").replace("[[buffer(2)]]", "[[buffer(1)]]").replace('?', "2");
+    assert!(with_sources(swap).is_some(), "swapped buffers are not found");
 }
 
-/// A Metal that computes wrong, or refuses plain texts, is not opened: another backend can stand in, with the reason.
+/// A Metal that computes wrong, or refuses plain sources, is not opened: another backend can stand in, with the reason.
 #[test]
 fn a_metal_that_computes_wrong_is_not_opened() {
     let _alone = alone();
     let opened_with = |change: fn(&str) -> String| {
-        texts::change(Some(Box::new(change)));
+        compiler::change(Some(Box::new(change)));
         let opened = Device::open_with_tuning("metal", Tuning::apple());
-        texts::change(None);
+        compiler::change(None);
         match opened {
             Ok(device) => panic!("{} is opened", device.name()),
             Err(TensorError::UnsupportedDevice(why)) => why,
             Err(e) => panic!("{e}"),
         }
     };
-    let without_barriers = opened_with(|text| text.replace("metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);", ""));
+    let without_barriers = opened_with(|source| source.replace("metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);", ""));
     assert!(without_barriers.contains("Metal computes sums through threadgroup memory wrong"), "{without_barriers}");
-    let values = opened_with(|text| text.replace("(2.0 * ", "(2.5 * "));
+    let values = opened_with(|source| source.replace("(2.0 * ", "(2.5 * "));
     assert!(values.contains("Metal computes values one by one wrong"), "{values}");
-    let products = opened_with(|text| text.replace("product = ", "product = 1.0f + "));
+    let products = opened_with(|source| source.replace("product = ", "product = 1.0f + "));
     assert!(products.contains("Metal computes products of tiles in threadgroup memory wrong"), "{products}");
-    texts::EAGER.store(true, SeqCst);
-    let refused = opened_with(|text| text.replace("metal::uint", "metal::unsigned_of_nobody"));
-    texts::EAGER.store(false, SeqCst);
+    compiler::EAGER.store(true, SeqCst);
+    let refused = opened_with(|source| source.replace("metal::uint", "metal::unsigned_of_nobody"));
+    compiler::EAGER.store(false, SeqCst);
     assert!(refused.contains("Metal's compiler refuses a plain kernel: ") && refused.contains("unsigned_of_nobody"), "{refused}");
     device();
 }
@@ -147,16 +147,16 @@ fn a_metal_that_computes_wrong_is_not_opened() {
 #[test]
 fn what_is_wrong_with_a_text_is_told_with_its_op() {
     let _alone = alone();
-    texts::EAGER.store(true, SeqCst);
-    let why = with_texts(|text| text.replace("metal::max(", "metal::largest("));
-    texts::EAGER.store(false, SeqCst);
+    compiler::EAGER.store(true, SeqCst);
+    let why = with_sources(|source| source.replace("metal::max(", "metal::largest("));
+    compiler::EAGER.store(false, SeqCst);
     assert!(why.as_ref().is_some_and(|e| e.contains("softmax") && e.contains("largest")), "{why:?}");
 }
 
-/// The text without its first write to threadgroup memory.
-fn without_first_write(text: &str) -> String {
+/// The source without its first write to threadgroup memory.
+fn without_first_write(source: &str) -> String {
     let memory: Vec<&str> =
-        text.lines().filter_map(|l| l.trim().strip_prefix("threadgroup ")?.strip_suffix(';')?.split(' ').nth(1)).collect();
+        source.lines().filter_map(|l| l.trim().strip_prefix("threadgroup ")?.strip_suffix(';')?.split(' ').nth(1)).collect();
     let mut gone = false;
     let keep = |line: &&str| {
         let writes = |name: &&str| {
@@ -166,7 +166,7 @@ fn without_first_write(text: &str) -> String {
         gone |= hit;
         !hit
     };
-    text.lines().filter(keep).map(|l| format!("{l}\n")).collect()
+    source.lines().filter(keep).map(|l| format!("{l}\n")).collect()
 }
 
 #[test]
@@ -174,9 +174,9 @@ fn threadgroup_memory_that_nobody_wrote_is_found() {
     let _alone = alone();
     let changed = Arc::new(AtomicUsize::new(0));
     let count = changed.clone();
-    let found = with_texts(move |text| {
-        let out = without_first_write(text);
-        count.fetch_add(usize::from(out.lines().count() < text.lines().count()), SeqCst);
+    let found = with_sources(move |source| {
+        let out = without_first_write(source);
+        count.fetch_add(usize::from(out.lines().count() < source.lines().count()), SeqCst);
         out
     });
     assert!(changed.load(SeqCst) > 0, "no kernel writes threadgroup memory");

@@ -2,8 +2,8 @@
 //! planted is in its report. The report goes through a bundle's file, and is shown as `tl doctor` does.
 
 use fake_metal::barriers::{self, Judged};
+use fake_metal::compiler;
 use fake_metal::metal::{COUNTS, FAULTS};
-use fake_metal::texts;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::SeqCst;
 use tensorlogic::Device;
@@ -18,7 +18,7 @@ mod device_facts;
 mod self_test_text;
 
 fn device() -> Device {
-    texts::compile_unoptimized();
+    compiler::compile_unoptimized();
     Device::open_with_tuning("metal", Tuning::apple()).unwrap()
 }
 
@@ -92,12 +92,12 @@ fn the_self_test_passes_and_finds_a_wrong_text() {
     }
 
     let planted = device();
-    // A few of the texts, so that not all are compiled again.
-    let plant = |text: &str| if text.len().is_multiple_of(16) { text.replace("metal::max(", "metal::min(") } else { text.into() };
-    texts::change(Some(Box::new(plant)));
+    // A few of the sources, so that not all are compiled again.
+    let plant = |source: &str| if source.len().is_multiple_of(16) { source.replace("metal::max(", "metal::min(") } else { source.into() };
+    compiler::change(Some(Box::new(plant)));
     let wrong = self_test(&planted, &SelfTestOptions::default(), &mut reference, &mut |_| {});
-    texts::change(None);
-    assert!(!wrong.passes(), "wrong texts are not found");
+    compiler::change(None);
+    assert!(!wrong.passes(), "wrong sources are not found");
     let (text, passes) = shown(&planted, &wrong);
     assert!(!passes && text.contains("  FAILED "), "{text}");
 }

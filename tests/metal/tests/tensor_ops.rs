@@ -1,7 +1,7 @@
 //! Metal 4's tensor operations: used where their probe computes right, and left out with a reason where it does not, where Metal's compiler does not know
-//! them, and where `TL_GPU_WITHOUT` or the tuning table leaves them out. One test, since it changes variables and texts of the process.
+//! them, and where `TL_GPU_WITHOUT` or the tuning table leaves them out. One test, since it changes variables and sources of the process.
 
-use fake_metal::texts;
+use fake_metal::compiler;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tensorlogic::tuning::Tuning;
@@ -31,13 +31,13 @@ fn work(device: &Device) -> TensorResult<Vec<f32>> {
 #[test]
 fn tensor_operations_are_used_or_left_out_with_a_reason() {
     let want = work(&Device::cpu()).unwrap();
-    // How many texts have tensor operations, and what is made of texts besides.
+    // How many sources have tensor operations, and what is made of sources besides.
     let count = Arc::new(AtomicUsize::new(0));
-    let counting = |change: fn(&str) -> String| -> Option<texts::Change> {
+    let counting = |change: fn(&str) -> String| -> Option<compiler::Change> {
         let count = count.clone();
-        Some(Box::new(move |text: &str| {
-            count.fetch_add(usize::from(text.contains("mpp::tensor_ops::matmul2d<")), SeqCst);
-            change(text)
+        Some(Box::new(move |source: &str| {
+            count.fetch_add(usize::from(source.contains("mpp::tensor_ops::matmul2d<")), SeqCst);
+            change(source)
         }))
     };
     let used = |device: &Device| {
@@ -48,9 +48,9 @@ fn tensor_operations_are_used_or_left_out_with_a_reason() {
         count.load(SeqCst)
     };
 
-    texts::change(counting(str::to_string));
+    compiler::change(counting(str::to_string));
     let plain = device(Tuning::apple());
-    assert_eq!(count.load(SeqCst), 1, "one text of the probe");
+    assert_eq!(count.load(SeqCst), 1, "one source of the probe");
     assert_eq!(plain.lacks_tensor_ops(), None);
     assert_eq!(used(&plain), 2);
     // Parts in Metal's language that need no tensor operations stay as they are.
@@ -59,63 +59,63 @@ fn tensor_operations_are_used_or_left_out_with_a_reason() {
     assert_eq!(used(&device(tuning)), 0);
 
     // A system that is older than Metal 4, whose compiler is not asked.
-    texts::METAL_4.store(false, SeqCst);
+    compiler::METAL_4.store(false, SeqCst);
     count.store(0, SeqCst);
     let older = device(Tuning::apple());
     assert_eq!(count.load(SeqCst), 0, "the compiler was asked");
     assert_eq!(older.lacks_tensor_ops().as_deref(), Some("their probe cannot be compiled: the system has no Metal 4"));
     assert_eq!(used(&older), 0);
-    texts::METAL_4.store(true, SeqCst);
+    compiler::METAL_4.store(true, SeqCst);
 
     // A compiler that is older.
-    texts::NEWEST_VERSION.store(3 << 16, SeqCst);
+    compiler::NEWEST_VERSION.store(3 << 16, SeqCst);
     let older = device(Tuning::apple());
     let why = older.lacks_tensor_ops().unwrap();
     assert!(why.starts_with("their probe cannot be compiled: ") && why.contains("version 4.0 of the language is not supported"), "{why}");
     assert_eq!(used(&older), 0);
     assert_eq!([older.lacks_metal_bodies(), older.stands_in()], [None, None]);
-    texts::NEWEST_VERSION.store(4 << 16, SeqCst);
+    compiler::NEWEST_VERSION.store(4 << 16, SeqCst);
 
     // One that knows the language, but not this operation.
-    texts::EAGER.store(true, SeqCst);
-    texts::change(counting(|text| text.replace("tensor_ops::matmul2d<", "tensor_ops::matmul2d_of_nobody<")));
+    compiler::EAGER.store(true, SeqCst);
+    compiler::change(counting(|source| source.replace("tensor_ops::matmul2d<", "tensor_ops::matmul2d_of_nobody<")));
     let lacking = device(Tuning::apple());
     let why = lacking.lacks_tensor_ops().unwrap();
     assert!(why.starts_with("their probe cannot be compiled: ") && why.contains("matmul2d_of_nobody"), "{why}");
-    texts::change(counting(str::to_string));
+    compiler::change(counting(str::to_string));
     assert_eq!(used(&lacking), 0);
 
     // Products that are wrong: by one of whole numbers, and by the bits that an f16 sum loses.
     for (wrong, told) in [("sum + 1.0f", "multiplies whole numbers wrong"), ("float(half(sum))", "beyond what sums in f32 round, wrong")] {
-        let change = move |text: &str| match text.contains("mpp::tensor_ops::") {
+        let change = move |source: &str| match source.contains("mpp::tensor_ops::") {
             true => {
                 // Each result on its way to memory.
                 let store = "results.store(out);";
-                assert!(text.contains(store));
+                assert!(source.contains(store));
                 let each =
                     format!("for (int i = 0; i < results.get_capacity(); i++) {{ const float sum = results[i]; results[i] = {wrong}; }}");
-                text.replace(store, &format!("{each} {store}"))
+                source.replace(store, &format!("{each} {store}"))
             }
-            false => text.into(),
+            false => source.into(),
         };
-        texts::change(Some(Box::new(change)));
+        compiler::change(Some(Box::new(change)));
         let wrong = device(Tuning::apple());
         let why = wrong.lacks_tensor_ops().unwrap();
         assert!(why.contains(told), "{why}");
-        texts::change(counting(str::to_string));
+        compiler::change(counting(str::to_string));
         assert_eq!(used(&wrong), 0);
         assert_eq!([wrong.lacks_metal_bodies(), wrong.stands_in()], [None, None]);
     }
 
     // A compiler that refuses them when the device is open: the WGSL form of that kernel runs, and the refusal is kept.
     let refusing = device(Tuning::apple());
-    texts::change(counting(|text| text.replace("tensor_ops::matmul2d<", "tensor_ops::matmul2d_of_nobody<")));
+    compiler::change(counting(|source| source.replace("tensor_ops::matmul2d<", "tensor_ops::matmul2d_of_nobody<")));
     assert_eq!(used(&refusing), 2);
     let refused = refusing.pipeline_stats().refused_bodies;
     assert!(refused.len() == 2 && refused.iter().all(|r| r.starts_with("matmul: ") && r.contains("matmul2d_of_nobody")), "{refused:?}");
-    texts::EAGER.store(false, SeqCst);
+    compiler::EAGER.store(false, SeqCst);
 
-    texts::change(counting(str::to_string));
+    compiler::change(counting(str::to_string));
     // SAFETY: no other thread of this program reads the environment now.
     unsafe { std::env::set_var("TL_GPU_WITHOUT", "tensor operations") };
     let without = device(Tuning::apple());
@@ -125,5 +125,5 @@ fn tensor_operations_are_used_or_left_out_with_a_reason() {
     unsafe { std::env::set_var("TL_GPU_WITHOUT", "metal bodies") };
     let without = device(Tuning::apple());
     assert_eq!(without.lacks_tensor_ops().as_deref(), Some("kernels have no parts in Metal's language"));
-    texts::change(None);
+    compiler::change(None);
 }

@@ -1,7 +1,7 @@
 //! Every operation and gradient on the Metal backend against the vectors of ONNX, PyTorch, NumPy and gguf-py.
 
+use fake_metal::compiler;
 use fake_metal::metal::COUNTS;
-use fake_metal::texts;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use vectors_support::{Suite, Tally, judge, judge_gradients};
 
 /// A device of its own: names open the same one again. What was learned without results must not be kept.
 fn device() -> Device {
-    texts::compile_unoptimized();
+    compiler::compile_unoptimized();
     let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
     device.set_adaptive(false);
     device
@@ -28,7 +28,7 @@ fn check(what: &str, least: usize, judge: impl Fn(&Device) -> Tally) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let start = Instant::now();
     let learning = device();
-    let kernels = texts::learn(|| judge(&learning));
+    let kernels = compiler::learn(|| judge(&learning));
     drop(learning);
     let learned = start.elapsed().as_secs_f64();
     let metal = device();

@@ -1,7 +1,7 @@
 // Runs the threads of a threadgroup as fibers of one OS thread: a barrier or a SIMD-group operation hands over to the next fiber. The threads of
 // a kernel that has neither are calls.
 //
-// It is stricter than a GPU. These are errors, with the thread and the place named: lanes that meet at different places of a text, a barrier
+// It is stricter than a GPU. These are errors, with the thread and the place named: lanes that meet at different places of a source, a barrier
 // that some threads of the group have left, an access behind a buffer's end. A seed chooses the order of threads and groups, and a byte what
 // threadgroup memory holds before each group, so that a missing barrier or an uninitialised read shows as results that differ between seeds.
 #include <csetjmp>

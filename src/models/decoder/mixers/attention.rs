@@ -119,9 +119,9 @@ impl Attention {
     /// The queries `[B,T,H·D]`, and the factors of the heads' results `[B,T,H·D]` if there is a gate.
     fn gate(&self, h: &Tensor, q: Tensor) -> TensorResult<(Tensor, Option<Tensor>)> {
         let (s, &[b, t, _]) = (&self.spec, h.dims()) else { return Ok((q, None)) };
-        let merged = |x: &Tensor| x.reshape(&[b as isize, t as isize, (s.heads * s.head_dim) as isize]);
+        let merged = |x: &Tensor| x.reshape(&[b, t, s.heads * s.head_dim]);
         if s.gate == Some(Gate::Element) {
-            let both = q.reshape(&[b, t, s.heads, 2 * s.head_dim].map(|n| n as isize))?;
+            let both = q.reshape(&[b, t, s.heads, 2 * s.head_dim])?;
             let part = |start| merged(&both.narrow(-1, start, s.head_dim)?);
             return Ok((part(0)?, Some(part(s.head_dim)?.sigmoid()?)));
         }
@@ -262,9 +262,8 @@ impl Attention {
 /// values.
 fn sorted(t: &Tensor, [kv_heads, g, size]: [usize; 3]) -> TensorResult<Tensor> {
     let inner: usize = t.dims()[1..].iter().product();
-    let groups = t.reshape(&[kv_heads as isize, (g + 2) as isize, (size * inner) as isize])?;
-    let part = |start, len| -> TensorResult<Tensor> { groups.narrow(1, start, len)?.contiguous()?.reshape(&[-1, inner as isize]) };
+    let groups = t.reshape(&[kv_heads, g + 2, size * inner])?;
+    let part = |start, len| -> TensorResult<Tensor> { groups.narrow(1, start, len)?.contiguous()?.reshape(((), inner)) };
     let rows = Tensor::cat(&[part(0, g)?, part(g, 1)?, part(g + 1, 1)?], 0)?;
-    let dims: Vec<isize> = t.dims().iter().map(|n| *n as isize).collect();
-    rows.reshape(&dims)
+    rows.reshape(t.shape())
 }

@@ -136,10 +136,8 @@ impl Delta {
                 let (&[b, t, _], groups) = (h.dims(), self.spec.key_heads) else {
                     return Err(TensorError::Internal("states of rank 3".into()));
                 };
-                let by_key = ba.forward(h)?.reshape(&[b, t, groups, 2 * heads / groups].map(|n| n as isize))?;
-                let part = |n: usize| {
-                    by_key.narrow(-1, n * heads / groups, heads / groups)?.contiguous()?.reshape(&[b, t, heads].map(|n| n as isize))
-                };
+                let by_key = ba.forward(h)?.reshape(&[b, t, groups, 2 * heads / groups])?;
+                let part = |n: usize| by_key.narrow(-1, n * heads / groups, heads / groups)?.contiguous()?.reshape(&[b, t, heads]);
                 Ok([qkv.forward(h)?, z.forward(h)?, part(0)?, part(1)?])
             }
             Projections::Joint { qkvz, ba } => {
@@ -156,7 +154,7 @@ impl Delta {
         let [keys, values] = s.widths();
         let [qkv, z, beta, alpha] = self.project(h)?;
         let qkv = s.activation.of(&self.conv.forward(&qkv, Place { layer: i, part: 0 }, cache)?)?.cast(DType::F32)?;
-        let split = |x: &Tensor, heads: usize, size: usize| x.reshape(&[b, t, heads, size].map(|n| n as isize));
+        let split = |x: &Tensor, heads: usize, size: usize| x.reshape(&[b, t, heads, size]);
         let heads_of = |start: usize| split(&qkv.narrow(-1, start, keys)?, s.key_heads, s.key_dim);
         let (q, k) = (query(&heads_of(0)?)?, key(&heads_of(keys)?)?);
         let again = |x: Tensor| if s.spread { Tensor::cat(&vec![x; s.value_heads / s.key_heads], 2) } else { Ok(x) };
@@ -174,7 +172,7 @@ impl Delta {
         let o = cache.set_state(i, 1, &state, o)?;
         let gate = split(&z, s.value_heads, s.value_dim)?.cast(DType::F32)?.silu()?;
         let o = self.norm.forward(&o)?.mul(&gate)?.cast(h.dtype())?;
-        self.output.forward(&o.reshape(&[b as isize, t as isize, values as isize])?)
+        self.output.forward(&o.reshape(&[b, t, values])?)
     }
 
     /// The linear layers with GGUF's names of their parts.
@@ -231,11 +229,11 @@ pub(super) fn query(x: &Tensor) -> TensorResult<Tensor> {
 /// Rows that have, for each of `groups`, parts of these sizes, with the first parts of all groups first, then the second parts, and so on.
 fn sorted(t: &Tensor, groups: usize, parts: &[usize]) -> TensorResult<Tensor> {
     let (each, inner) = (parts.iter().sum::<usize>(), t.dims().get(1).copied().unwrap_or(1));
-    let by_group = t.reshape(&[groups as isize, each as isize, inner as isize])?;
+    let by_group = t.reshape(&[groups, each, inner])?;
     let mut start = 0;
     let rows = parts.iter().map(|&len| {
         start += len;
-        by_group.narrow(1, start - len, len)?.contiguous()?.reshape(&[-1, inner as isize])
+        by_group.narrow(1, start - len, len)?.contiguous()?.reshape(((), inner))
     });
     Tensor::cat(&rows.collect::<TensorResult<Vec<_>>>()?, 0)
 }

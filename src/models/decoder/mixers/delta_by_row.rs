@@ -57,7 +57,7 @@ impl DeltaByRow {
             beta: linear("ssm_beta", width, heads)?,
             decay: by_rank("ssm_f_a", "ssm_f_b")?,
             gate: by_rank("ssm_g_a", "ssm_g_b")?,
-            rate: rate.reshape(&[heads as isize, 1])?,
+            rate: rate.reshape(&[heads, 1])?,
             dt: w.vector(&name("ssm_dt.bias"), all)?,
             norm: Norm::load(w, &name("ssm_norm"), spec.norm, spec.head_dim)?,
             output: linear("attn_output", all, width)?,
@@ -69,7 +69,7 @@ impl DeltaByRow {
     pub fn forward(&self, i: usize, h: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
         let (s, &[b, t, _]) = (&self.spec, h.dims()) else { return Ok(h.clone()) };
         let all = s.width();
-        let by_heads = |x: &Tensor| x.reshape(&[b, t, s.heads, s.head_dim].map(|n| n as isize));
+        let by_heads = |x: &Tensor| x.reshape(&[b, t, s.heads, s.head_dim]);
         let [q, k, v] = &self.inputs;
         let qkv = Tensor::cat(&[q.forward(h)?, k.forward(h)?, v.forward(h)?], -1)?;
         let qkv = s.activation.of(&self.conv.forward(&qkv, Place { layer: i, part: 0 }, cache)?)?.cast(DType::F32)?;
@@ -87,7 +87,7 @@ impl DeltaByRow {
         drop(start);
         let o = self.norm.forward(&cache.set_state(i, 1, &state, o)?)?;
         let o = o.mul(&by_heads(&by_rank(&self.gate)?)?.sigmoid()?)?.cast(h.dtype())?;
-        self.output.forward(&o.reshape(&[b, t, all].map(|n| n as isize))?)
+        self.output.forward(&o.reshape(&[b, t, all])?)
     }
 
     /// The linear layers with GGUF's names of their parts.

@@ -74,7 +74,7 @@ impl Selective {
             Some(state) => state,
             None => Tensor::zeros(&[b, s.inner, s.state, 1], DType::F32, h.device())?,
         };
-        let shared = |x: &Tensor| x.cast(DType::F32)?.reshape(&[b, t, 1, s.state].map(|n| n as isize));
+        let shared = |x: &Tensor| x.cast(DType::F32)?.reshape(&[b, t, 1, s.state]);
         let decay = step.unsqueeze(-1)?.mul(&self.rate)?.exp()?; // [B, T, D, N]
         let (k, q, v) = (shared(&k)?, shared(&q)?, x.mul(&step)?.unsqueeze(-1)?);
         let (y, state) = LinearScan { q: &q, k: &k, v: &v, decay: &decay, beta: None, state: &start }.run()?;

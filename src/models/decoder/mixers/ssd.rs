@@ -93,9 +93,7 @@ impl Ssd {
             _ => step,
         };
         let xbc = s.activation.of(&self.conv.forward(&xbc, place, cache)?)?.cast(DType::F32)?;
-        let split = |start: usize, heads: usize, size: usize| {
-            xbc.narrow(-1, start, heads * size)?.reshape(&[b, t, heads, size].map(|n| n as isize))
-        };
+        let split = |start: usize, heads: usize, size: usize| xbc.narrow(-1, start, heads * size)?.reshape(&[b, t, heads, size]);
         let (x, k, q) = (split(0, s.heads, s.head_dim)?, split(inner, s.groups, s.state)?, split(inner + shared, s.groups, s.state)?);
         let start = match cache.part(place.layer, place.part + 1)? {
             Some(state) => state,
@@ -105,7 +103,7 @@ impl Ssd {
         let (y, state) = LinearScan { q: &q, k: &k, v: &v, decay: &decay, beta: None, state: &start }.run()?;
         drop(start);
         let y = cache.set_state(place.layer, place.part + 1, &state, y)?.add(&x.mul(&self.skip)?)?;
-        let y = self.gated(&y.reshape(&[b, t, inner].map(|n| n as isize))?, &z.cast(DType::F32)?.silu()?)?;
+        let y = self.gated(&y.reshape(&[b, t, inner])?, &z.cast(DType::F32)?.silu()?)?;
         self.output.forward(&y.cast(h.dtype())?)
     }
 
@@ -113,8 +111,8 @@ impl Ssd {
     fn gated(&self, y: &Tensor, gate: &Tensor) -> TensorResult<Tensor> {
         let (Some(norm), Some(weight), &[b, t, inner]) = (self.spec.norm, &self.norm, y.dims()) else { return y.mul(gate) };
         let y = if norm.gate_after { y.clone() } else { y.mul(gate)? };
-        let parts = y.reshape(&[b, t, norm.groups, inner / norm.groups].map(|n| n as isize))?.rms_norm(None, norm.eps)?;
-        let y = parts.reshape(&[b, t, inner].map(|n| n as isize))?.mul(weight)?;
+        let parts = y.reshape(&[b, t, norm.groups, inner / norm.groups])?.rms_norm(None, norm.eps)?;
+        let y = parts.reshape(&[b, t, inner])?.mul(weight)?;
         if norm.gate_after { y.mul(gate) } else { Ok(y) }
     }
 

@@ -1,9 +1,12 @@
 //! Attention of few queries against f64 arithmetic: numbers of valid keys, shared heads, masks, windows, element types.
 
 use super::capped;
+use crate::device::{Device, under_test};
 use crate::ops::attention::AttentionKernel;
+use crate::ops::attention::AttentionOptions;
 use crate::ops::attention::gpu::attention;
 use crate::ops::tests::*;
+use crate::tensor::Tensor;
 
 /// What is asked of one run.
 #[derive(Clone, Copy)]
@@ -131,5 +134,25 @@ fn windows_and_masks_of_keys_that_are_shared_out() {
     let c = Case { h: 4, hkv: 2, t: 2, s: 4000, d: 64, dv: 64, ..CAUSAL };
     for (causal, window, masked, softcap) in [(true, 1800, false, 0.0), (false, 0, true, 2.5), (true, 100, true, 0.0)] {
         check_case(Case { causal, window, masked, softcap, ..c }, 3777, F16, F32);
+    }
+}
+
+#[test]
+fn gradients_of_few_queries_use_their_sums() {
+    let Some(device) = under_test::gpu() else { return };
+    let run = |device: &Device| -> Vec<Vec<f32>> {
+        let part = |shape: &[usize], seed| {
+            let values: Vec<f32> = noise(shape.iter().product(), seed).into_iter().map(|v| v as f32).collect();
+            Tensor::from_vec(values, shape, device).unwrap().requires_grad().unwrap()
+        };
+        // Keys that are shared out among workgroups, which leave the logarithm of the weights' sum.
+        let (q, k, v) = (part(&[2, 4, 3, 32], 1), part(&[2, 2, 1700, 32], 2), part(&[2, 2, 1700, 32], 3));
+        let options = AttentionOptions { kv_len: Some(1650), ..Default::default() };
+        q.attention(&k, &v, None, &options).unwrap().square().unwrap().sum_all().unwrap().backward().unwrap();
+        [q, k, v].iter().map(|t| t.grad().unwrap().to_vec().unwrap()).collect()
+    };
+    for (want, got) in run(&Device::cpu()).iter().zip(run(&device)) {
+        let size = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+        assert!(want.iter().zip(&got).all(|(a, b)| (a - b).abs() <= 1e-4 * size));
     }
 }

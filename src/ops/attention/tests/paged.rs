@@ -1,17 +1,12 @@
 //! Attention to pages against attention to the same keys in a row, and writes against the slots that they name.
 
 use super::PAGE;
-use crate::device::Device;
+use crate::device::{Device, under_test::devices};
 use crate::dtype::DType;
 use crate::ops::AttentionOptions;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use crate::tuning::Tuning;
-
-/// The CPU, and the GPU where there is one.
-fn devices() -> Vec<Device> {
-    [Device::cpu()].into_iter().chain(crate::device::under_test::gpu()).collect()
-}
 
 /// A batch whose texts have keys in pages, in an order that looks random.
 struct Texts {

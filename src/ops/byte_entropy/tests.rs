@@ -1,9 +1,11 @@
 //! The entropy of bytes against its definition in f64, on the CPU and on a GPU.
 
-use crate::common::devices;
+use super::MAX_WINDOW;
+use crate::device::{Device, under_test::devices};
+use crate::dtype::DType;
+use crate::ops::random::Rng;
+use crate::tensor::Tensor;
 use proptest::prelude::*;
-use tensorlogic::ops::byte_entropy::MAX_WINDOW;
-use tensorlogic::{DType, Device, Rng, Tensor};
 
 /// The definition, each window counted anew.
 fn defined(row: &[u8], window: usize) -> Vec<f64> {
@@ -127,7 +129,7 @@ fn wrong_arguments_are_refused_with_the_callers_line() {
     let bytes = Tensor::from_vec(vec![1u8, 2, 3], &[3], &cpu).unwrap();
     let check = |t: &Tensor, window: usize, want: &str| {
         let error = t.byte_entropy(window).unwrap_err().to_string();
-        assert!(error.contains(want) && error.contains("byte_entropy.rs"), "{error}");
+        assert!(error.contains(want) && error.contains("byte_entropy/tests.rs"), "{error}");
     };
     check(&bytes, 0, "a window of 0 bytes: expected 1 to 65536");
     check(&bytes, MAX_WINDOW + 1, "a window of 65537 bytes");

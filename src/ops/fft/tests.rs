@@ -1,7 +1,10 @@
 //! Fourier transforms against sums of exponentials in f64.
 
-use crate::common::{gpu, noise};
-use tensorlogic::{DType, Device, Tensor, TensorResult};
+use crate::device::{Device, under_test::gpu};
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::ops::tests::noise;
+use crate::tensor::Tensor;
 
 /// Σ x_j·exp(∓2πi·jk/n) of pairs, divided by n where it is the inverse.
 fn exact(x: &[f64], inverse: bool) -> Vec<f64> {
