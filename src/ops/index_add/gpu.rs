@@ -53,7 +53,7 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
         group_rows: U32::size(group_rows)?,
     };
     Some(Wgsl {
-        source: INDEX_ADD.source(&[("VEC", vec.into()), ("SUM", sum.into())]),
+        source: INDEX_ADD.source(&[("VEC", vec.into()), ("SUM", sum.into()), ("FLOAT", (sum == "f32").into())]),
         consts: vec![("VEC", vec as u32), ("HOW", how as u32)],
         workgroup,
         grid,

@@ -7,11 +7,23 @@
 // What is added up.
 alias Sum = ${SUM};
 
+#if FLOAT
+fn is_nan(x: vec4<Sum>) -> vec4<bool> {
+  return (bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+}
+// a where `first` says so, else b; NaN where one of them is, whatever a comparison with it gives.
+fn chosen(a: vec4<Sum>, b: vec4<Sum>, first: vec4<bool>) -> vec4<Sum> {
+  return select(select(select(b, a, first), b, is_nan(b)), a, is_nan(a));
+}
+#else
+fn chosen(a: vec4<Sum>, b: vec4<Sum>, first: vec4<bool>) -> vec4<Sum> { return select(b, a, first); }
+#endif
+
 fn joined(a: vec4<Sum>, b: vec4<Sum>) -> vec4<Sum> {
   if (HOW == 1u) { return b; }
   if (HOW == 2u) { return a * b; }
-  if (HOW == 3u) { return select(b, a, a < b); }
-  if (HOW == 4u) { return select(b, a, a > b); }
+  if (HOW == 3u) { return chosen(a, b, a < b); }
+  if (HOW == 4u) { return chosen(a, b, a > b); }
   return a + b;
 }
 
