@@ -1,4 +1,5 @@
 //! Products of few rows that a GPU does in one dispatch, with the normalization before them, against plain loops in f64.
+//! A process of its own: dispatches are counted, which other tests on the same device would add to.
 
 mod common;
 

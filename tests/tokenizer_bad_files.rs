@@ -1,4 +1,5 @@
 //! Malformed `tokenizer.json` files: the right verdict, no panic, at most a second, and memory bounded by the file's size.
+//! A process of its own: its allocator counts the bytes of every allocation.
 #![cfg(feature = "text")]
 
 mod text_support;

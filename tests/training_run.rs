@@ -1,4 +1,5 @@
 //! Whole training runs: memory stays flat, one seed gives the same bits, and checkpointed blocks need less memory for the same gradients.
+//! A process of its own: the device's memory is measured, which other tests would change.
 
 mod common;
 

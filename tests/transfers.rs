@@ -1,4 +1,5 @@
 //! Transfers: batches of uploads, memory that host and device share, writes in place, downloads that are waited for later.
+//! A process of its own: submits and waits of the device are counted, which other tests would add to.
 
 mod common;
 

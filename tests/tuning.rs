@@ -1,4 +1,5 @@
 //! Results never depend on a tuning table: every class's and hostile ones against arithmetic in f64, written here.
+//! A process of its own: scripts/timed-test.sh has the software driver compile its kernels, which have the sizes of every table, without optimization.
 #![cfg(feature = "gpu")]
 
 mod common;

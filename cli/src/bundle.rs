@@ -5,7 +5,7 @@ use std::path::Path;
 /// The size of a tar's blocks.
 const BLOCK: usize = 512;
 /// A larger file is refused: it cannot be a bundle.
-const LARGEST: u64 = 64 << 20;
+const MAX_BUNDLE_BYTES: u64 = 64 << 20;
 
 /// The header of a file of so many bytes (POSIX.1-1988, ustar). It holds no user, no machine and no time.
 fn header(name: &str, bytes: usize) -> [u8; BLOCK] {
@@ -66,7 +66,7 @@ pub fn unpack(tar: &[u8], name: &str) -> Result<String, String> {
 /// Where the bundle cannot be read, or lacks it.
 pub fn read(path: &Path, name: &str) -> Result<String, String> {
     let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-    if std::fs::metadata(path).map_err(|e| told(&e))?.len() > LARGEST {
+    if std::fs::metadata(path).map_err(|e| told(&e))?.len() > MAX_BUNDLE_BYTES {
         return Err(told(&"it is too large for a bundle"));
     }
     unpack(&std::fs::read(path).map_err(|e| told(&e))?, name).map_err(|e| told(&e))

@@ -143,9 +143,9 @@ pub fn run(args: &DtypesArgs, global: Global) -> Result<(), Failure> {
 }
 
 /// The text's tokens, the begin token and the window.
-type Scored = (Vec<Vec<u32>>, Option<u32>, usize);
+type ScoredTexts = (Vec<Vec<u32>>, Option<u32>, usize);
 
-fn scored(args: &DtypesArgs, file: &Path, source: &Weights, path: &Path, global: Global) -> Result<Scored, Failure> {
+fn scored(args: &DtypesArgs, file: &Path, source: &Weights, path: &Path, global: Global) -> Result<ScoredTexts, Failure> {
     let text = std::fs::read_to_string(file).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
     let (tokenizer, _) = model::texts(source, path)?;
     let shape = args.model.build(source, path, None)?.shape();

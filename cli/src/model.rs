@@ -181,10 +181,10 @@ pub fn warn_unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &
     }
     let mut seen = std::collections::HashSet::new();
     unknown.retain(|&c| seen.insert(c));
-    const SHOWN: usize = 16;
-    let names: Vec<String> = unknown.iter().take(SHOWN).map(|c| format!("{c:?}")).collect();
+    const SHOWN_TOKENS: usize = 16;
+    let names: Vec<String> = unknown.iter().take(SHOWN_TOKENS).map(|c| format!("{c:?}")).collect();
     if !names.is_empty() {
-        let more = if unknown.len() > SHOWN { format!(" and {} others", unknown.len() - SHOWN) } else { String::new() };
+        let more = if unknown.len() > SHOWN_TOKENS { format!(" and {} others", unknown.len() - SHOWN_TOKENS) } else { String::new() };
         output::note(&format!("not in the model's vocabulary, skipped: {}{more}", names.join(", ")));
     }
     Ok(())

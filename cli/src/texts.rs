@@ -98,8 +98,8 @@ impl TextArgs {
 
 /// The beginning of a text, in quotes, for messages.
 fn shown(text: &str) -> String {
-    const SHOWN: usize = 40;
-    let start: String = text.chars().take(SHOWN).collect();
+    const SHOWN_CHARS: usize = 40;
+    let start: String = text.chars().take(SHOWN_CHARS).collect();
     format!("{start:?}{}", if start.len() < text.len() { "…" } else { "" })
 }
 

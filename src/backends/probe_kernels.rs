@@ -12,7 +12,7 @@ const MATRIX_EDGE: usize = 8;
 
 /// Runs a WGSL kernel of this name, of one workgroup, over these bytes; gives what it wrote, so many numbers, or the compiler's message where it refuses
 /// the kernel.
-pub(super) type Run<'r> = &'r dyn Fn(&'static str, &str, &[u8], usize) -> TensorResult<Result<Vec<f32>, String>>;
+pub(super) type RunKernel<'r> = &'r dyn Fn(&'static str, &str, &[u8], usize) -> TensorResult<Result<Vec<f32>, String>>;
 
 /// What kept a probe's values from being those that are right.
 fn wrong(got: Result<Vec<f32>, String>, want: &[f32]) -> Option<String> {
@@ -31,7 +31,7 @@ const VALUES: usize = 64;
 ///
 /// # Errors
 /// [`TensorError::UnsupportedDevice`] where they are not, or the compiler refuses the probe; those of `run`.
-pub(super) fn sound(run: Run<'_>) -> TensorResult<()> {
+pub(super) fn sound(run: RunKernel<'_>) -> TensorResult<()> {
     // Whole numbers: every order of sums gives the same.
     let x: Vec<f32> = (0..2 * VALUES).map(|n| (n * 29 % 23) as f32 - 11.0).collect();
     let (a, b) = x.split_at(VALUES);
@@ -48,7 +48,7 @@ pub(super) fn sound(run: Run<'_>) -> TensorResult<()> {
 ///
 /// # Errors
 /// Those of `run`.
-fn lacks_subgroups(run: Run<'_>) -> TensorResult<Option<String>> {
+fn lacks_subgroups(run: RunKernel<'_>) -> TensorResult<Option<String>> {
     let x: Vec<f32> = (0..2 * SUBGROUP).map(|n| (n * n % 37) as f32).collect();
     let got = run("probe of subgroups", include_str!("probe_subgroup.wgsl"), bytemuck::cast_slice(&x), 4 * SUBGROUP)?;
     let sums = x.chunks(SUBGROUP).flat_map(|half| [half.iter().sum::<f32>(); SUBGROUP]);
@@ -60,7 +60,7 @@ fn lacks_subgroups(run: Run<'_>) -> TensorResult<Option<String>> {
 ///
 /// # Errors
 /// Those of `run`.
-fn lacks_matrices(run: Run<'_>) -> TensorResult<Option<String>> {
+fn lacks_matrices(run: RunKernel<'_>) -> TensorResult<Option<String>> {
     let x: Vec<f32> = (0..2 * MATRIX_EDGE * MATRIX_EDGE).map(|n| ((n * 29 % 17) as f32 - 8.0) / 8.0).collect();
     let halves: Vec<half::f16> = x.iter().map(|v| half::f16::from_f32(*v)).collect();
     let got = run("probe of matrices", include_str!("probe_matrix.wgsl"), bytemuck::cast_slice(&halves), MATRIX_EDGE * MATRIX_EDGE)?;
@@ -86,7 +86,7 @@ fn left_out(name: &str) -> bool {
 ///
 /// # Errors
 /// Those of `run`.
-fn lacks_bodies(run: Run<'_>, matrices: bool) -> TensorResult<Option<String>> {
+fn lacks_bodies(run: RunKernel<'_>, matrices: bool) -> TensorResult<Option<String>> {
     if left_out(METAL_BODIES) {
         return Ok(Some("TL_GPU_WITHOUT names them".into()));
     }
@@ -159,7 +159,7 @@ impl TensorProduct {
 ///
 /// # Errors
 /// Those of `run`.
-fn lacks_tensor_ops(run: Run<'_>, bodies: bool) -> TensorResult<Option<String>> {
+fn lacks_tensor_ops(run: RunKernel<'_>, bodies: bool) -> TensorResult<Option<String>> {
     if left_out(TENSOR_OPS) {
         return Ok(Some("TL_GPU_WITHOUT names them".into()));
     }
@@ -216,7 +216,7 @@ impl Features {
     ///
     /// # Errors
     /// Those of [`Features::find`].
-    pub fn of(adapter: &str, run: Run<'_>) -> TensorResult<Features> {
+    pub fn of(adapter: &str, run: RunKernel<'_>) -> TensorResult<Features> {
         match std::env::var_os("TL_GPU_WITHOUT") {
             None => super::kept::remembered(&format!("{adapter} | {:016x}", super::kept::hash(PROBES)), "probes", || Features::find(run)),
             Some(_) => Features::find(run),
@@ -227,7 +227,7 @@ impl Features {
     ///
     /// # Errors
     /// Those of [`sound`], and of `run`.
-    pub fn find(run: Run<'_>) -> TensorResult<Features> {
+    pub fn find(run: RunKernel<'_>) -> TensorResult<Features> {
         sound(run)?;
         let lacks_subgroups = lacks_subgroups(run)?;
         let lacks_matrices = match lacks_subgroups {

@@ -10,13 +10,13 @@ use crate::shape::Shape;
 use std::sync::Arc;
 
 /// Runs a plan over these values under these assumptions; gives what it wrote.
-pub(super) type Run<'r> = &'r dyn Fn(&Arc<Plan>, &[f32], DriverQuirks) -> TensorResult<Vec<half::f16>>;
+pub(super) type RunPlan<'r> = &'r dyn Fn(&Arc<Plan>, &[f32], DriverQuirks) -> TensorResult<Vec<half::f16>>;
 
 /// The quirks of the driver behind `run`.
 ///
 /// # Errors
 /// Those of `run`.
-pub(super) fn quirks(run: Run<'_>) -> TensorResult<DriverQuirks> {
+pub(super) fn quirks(run: RunPlan<'_>) -> TensorResult<DriverQuirks> {
     let soft_f16 = !rounds_f16(run, DriverQuirks::default())?;
     // With these set, shaders have the forms that are tried out.
     let tried = DriverQuirks { soft_f16, ordered: true, infinite: true, few_bindings: false };
@@ -29,7 +29,7 @@ pub(super) fn quirks(run: Run<'_>) -> TensorResult<DriverQuirks> {
 /// # Errors
 /// [`TensorError::UnsupportedDevice`] where they do not; those of `run`.
 #[cfg_attr(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))), allow(dead_code))]
-pub(super) fn sound_quirks(run: Run<'_>) -> TensorResult<DriverQuirks> {
+pub(super) fn sound_quirks(run: RunPlan<'_>) -> TensorResult<DriverQuirks> {
     let found = quirks(run)?;
     match !found.soft_f16 || rounds_f16(run, found)? {
         true => Ok(found),
@@ -38,7 +38,7 @@ pub(super) fn sound_quirks(run: Run<'_>) -> TensorResult<DriverQuirks> {
 }
 
 /// Whether the device packs f16 as IEEE says: nearest, halves to even, overflow to infinity, subnormals kept. WGSL promises none of it.
-pub(super) fn rounds_f16(run: Run<'_>, assumed: DriverQuirks) -> TensorResult<bool> {
+pub(super) fn rounds_f16(run: RunPlan<'_>, assumed: DriverQuirks) -> TensorResult<bool> {
     let values = [
         1.0,
         -1.000_488_3,
@@ -63,7 +63,7 @@ pub(super) fn rounds_f16(run: Run<'_>, assumed: DriverQuirks) -> TensorResult<bo
 
 /// Whether the short forms of min and max, and those of tanh and sigmoid, give what they should for NaN and infinities. WGSL lets compilers
 /// assume that there are none: NVIDIA's makes a minimum of a comparison, but leaves exp and divisions alone.
-fn keeps_nan(run: Run<'_>, tried: DriverQuirks) -> TensorResult<[bool; 2]> {
+fn keeps_nan(run: RunPlan<'_>, tried: DriverQuirks) -> TensorResult<[bool; 2]> {
     let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, -1e38, 50.0, -50.0, 0.5, -0.5, -f32::NAN, 0.0, 3.0];
     let lit = |v: f64| Inst { op: Prim::Lit(v.to_bits()), args: [0; 3], dtype: DType::F32 };
     let inst = |op, args| Inst { op, args, dtype: DType::F32 };

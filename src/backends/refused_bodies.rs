@@ -5,7 +5,7 @@ use crate::events;
 use std::sync::Mutex;
 
 /// Characters of a compiler's message that are kept.
-const SHOWN: usize = 400;
+const MESSAGE_CHARS: usize = 400;
 
 /// The kernels, each with the compiler's message.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl RefusedBodies {
             let Some(plain) = plain(source) else { return Err(e) };
             let compiled = compile(&plain)?;
             events::kernel_failed(name, &e);
-            lock(&self.0).push(format!("{name}: {}", e.chars().take(SHOWN).collect::<String>()));
+            lock(&self.0).push(format!("{name}: {}", e.chars().take(MESSAGE_CHARS).collect::<String>()));
             Ok(compiled)
         })
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) type AllocId = u64;
 
 /// Points of the timeline kept at most; beyond, neighbours are merged and the larger one stays.
-const POINTS: usize = 8192;
+const MAX_TIMELINE_POINTS: usize = 8192;
 
 /// Memory that one line of the user's program holds through one op.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,7 +144,7 @@ impl Recorder {
     }
 
     fn point(&mut self, now: Duration, in_use: usize) {
-        if self.timeline.len() >= POINTS {
+        if self.timeline.len() >= MAX_TIMELINE_POINTS {
             let merged = self.timeline.chunks(2).map(|c| *c.iter().max_by_key(|p| p.1).unwrap_or(&c[0])).collect();
             self.timeline = merged;
         }

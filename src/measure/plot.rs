@@ -13,7 +13,8 @@ const BOTTOM: f64 = 60.0;
 const MIN_INTENSITY: f64 = 1.0 / 64.0;
 const COLORS: [&str; 8] = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf"];
 
-fn escape(s: &str) -> String {
+/// Text as SVG takes it.
+pub(super) fn escape(s: &str) -> String {
     s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -91,11 +91,11 @@ fn products(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Reco
     Ok(out)
 }
 
-type Binary = (&'static str, fn(&Tensor, &Tensor) -> TensorResult<Tensor>, fn(f64, f64) -> f64);
+type BinaryRow = (&'static str, fn(&Tensor, &Tensor) -> TensorResult<Tensor>, fn(f64, f64) -> f64);
 
 fn elementwise(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
     let mut out = Vec::new();
-    let ops: [Binary; 2] = [("Add", |a, b| a.add(b), |a, b| a + b), ("Mul", |a, b| a.mul(b), |a, b| a * b)];
+    let ops: [BinaryRow; 2] = [("Add", |a, b| a.add(b), |a, b| a + b), ("Mul", |a, b| a.mul(b), |a, b| a * b)];
     for (name, op, of) in ops {
         for n in SIZES {
             let (a, b) = (inputs(r, n, 1)?, inputs(r, n, 100)?);
@@ -172,13 +172,13 @@ fn transfers(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Rec
     Ok(out)
 }
 
-type Unary = (&'static str, u64, fn(&Tensor) -> TensorResult<Tensor>, fn(f64) -> f64);
+type UnaryRow = (&'static str, u64, fn(&Tensor) -> TensorResult<Tensor>, fn(f64) -> f64);
 
 fn activations(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
     let mut out = Vec::new();
     let gelu = |x: f64| 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044_715 * x * x * x)).tanh());
     // The operations of GELU as the log counts them: eight.
-    let ops: [Unary; 2] = [("ReLU", 1, |x| x.relu(), |x| x.max(0.0)), ("GELU", 8, |x| x.gelu_tanh(), gelu)];
+    let ops: [UnaryRow; 2] = [("ReLU", 1, |x| x.relu(), |x| x.max(0.0)), ("GELU", 8, |x| x.gelu_tanh(), gelu)];
     for (name, each, op, of) in ops {
         for n in SIZES {
             let x = inputs(r, n, 1)?;

@@ -26,9 +26,9 @@ pub struct Lacks {
 }
 
 /// How many known architectures are compared by tensors.
-const COMPARED: usize = 6;
+const MAX_COMPARED: usize = 6;
 /// How much worse a missing part is than one that is left over.
-const REFUSED: usize = 8;
+const REFUSAL_COST: usize = 8;
 
 /// What the model that `weights` hold lacks to be read, by the known architecture that is nearest to it; `None` for an architecture that is known.
 /// Nothing is loaded.
@@ -60,12 +60,12 @@ pub fn lacks(weights: Weights) -> TensorResult<Option<Lacks>> {
     for known in ARCHITECTURES {
         let settings = Settings::new(&weights)?;
         let description = known.described(&settings);
-        let cost = settings.left().len() + if description.is_err() { REFUSED } else { 0 };
+        let cost = settings.left().len() + if description.is_err() { REFUSAL_COST } else { 0 };
         described.push((cost, known, description, settings));
     }
     described.sort_by_key(|(cost, ..)| *cost);
     let mut best: Option<(usize, Lacks)> = None;
-    for (_, known, description, settings) in described.into_iter().take(COMPARED) {
+    for (_, known, description, settings) in described.into_iter().take(MAX_COMPARED) {
         let (cost, found) = compared(&weights, known, description, &settings, &name);
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, found));
@@ -103,7 +103,7 @@ fn compared(
     }
     let shape = |name: &str| weights.any(name).map(|t| t.dims().to_vec()).unwrap_or_default();
     let tensors: Vec<_> = tensors.into_iter().map(|(p, (count, first))| (p, count, shape(&first))).collect();
-    let cost = settings.len() + tensors.len() + if refusal.is_some() { REFUSED } else { 0 };
+    let cost = settings.len() + tensors.len() + if refusal.is_some() { REFUSAL_COST } else { 0 };
     (cost, Lacks { architecture: name.into(), nearest: known.names[0], refusal, settings, tensors })
 }
 

@@ -9,7 +9,7 @@ use std::f64::consts::PI;
 pub(crate) const FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
 /// The divisor of pairs that do not rotate.
-pub(crate) const STILL: f64 = 1e30;
+pub(crate) const NO_ROTATION: f64 = 1e30;
 
 /// How heads are rotated.
 #[derive(Clone, Debug, PartialEq)]
@@ -354,10 +354,10 @@ impl RopeTable {
         Ok(())
     }
 
-    /// Divides the frequencies. Converters write [`STILL`] for pairs that do not rotate.
+    /// Divides the frequencies. Converters write [`NO_ROTATION`] for pairs that do not rotate.
     pub fn slow(&mut self, by: &[f32]) {
         let pairs = self.freqs.iter_mut().zip(by);
-        pairs.for_each(|(f, by)| *f = if f64::from(*by) >= STILL { 0.0 } else { *f / f64::from(*by) });
+        pairs.for_each(|(f, by)| *f = if f64::from(*by) >= NO_ROTATION { 0.0 } else { *f / f64::from(*by) });
     }
 
     /// Divides the frequencies of short texts and those of long ones.

@@ -130,8 +130,8 @@ macro_rules! binary_primitives {
             Nextafter = nextafter {
                 example: (none),
                 wgsl: "tl_nextafter(a, b)",
-                f32: (|x, y| math::nextafter(x, y)),
-                f64: (|x, y| math::nextafter_f64(x, y)),
+                f32: (|x, y| libm::nextafterf(x, y)),
+                f64: (|x, y| libm::nextafter(x, y)),
                 int: (none),
                 left: (none),
                 right: (none),

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 
 /// Tokens that have to agree before what came behind them is expected again.
-const MATCH: usize = 3;
+const MATCHED_TOKENS: usize = 3;
 /// The weight of the newest prediction in the rate of right ones.
-const NEWEST: f64 = 0.2;
+const NEWEST_WEIGHT: f64 = 0.2;
 /// How much faster checking a draft must be, as expected, where nobody says otherwise.
 pub(super) const MIN_GAIN: f64 = 1.05;
 
@@ -17,7 +17,7 @@ pub(super) const MIN_GAIN: f64 = 1.05;
 #[derive(Default)]
 pub(super) struct Lookup {
     /// The place behind each group of tokens, the last one.
-    behind: HashMap<[u32; MATCH], usize>,
+    behind: HashMap<[u32; MATCHED_TOKENS], usize>,
     /// Where the next token is expected to stand already.
     expected: Option<usize>,
     /// The rate of right predictions, of late.
@@ -39,7 +39,7 @@ impl Lookup {
         if let Some(at) = self.expected {
             // Where nothing stands yet behind the end, the text repeats itself from the place expected on.
             let right = before.get(at) == Some(&token);
-            self.rate += NEWEST * (f64::from(u8::from(right)) - self.rate);
+            self.rate += NEWEST_WEIGHT * (f64::from(u8::from(right)) - self.rate);
             self.expected = right.then_some(at + 1);
         }
         self.index(tokens);
@@ -51,13 +51,13 @@ impl Lookup {
     /// Remembers what came behind the group before the last token.
     fn index(&mut self, tokens: &[u32]) {
         let Some((_, before)) = tokens.split_last() else { return };
-        if let Some(group) = before.last_chunk::<MATCH>() {
+        if let Some(group) = before.last_chunk::<MATCHED_TOKENS>() {
             self.behind.insert(*group, before.len());
         }
     }
 
     fn expect(&mut self, tokens: &[u32]) {
-        self.expected = tokens.last_chunk::<MATCH>().and_then(|group| self.behind.get(group)).copied();
+        self.expected = tokens.last_chunk::<MATCHED_TOKENS>().and_then(|group| self.behind.get(group)).copied();
     }
 
     /// Up to `count` tokens that are expected next.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Output tokens for which there must be room before a request begins.
-const RESERVE: usize = 256;
+const RESERVED_OUTPUT_TOKENS: usize = 256;
 
 /// A request that the engine works on.
 struct Live {
@@ -166,7 +166,7 @@ impl Core {
             context,
             shapes: timed,
             between_writes: options.itl_budget,
-            reserve: (!options.deterministic).then_some(RESERVE),
+            reserve: (!options.deterministic).then_some(RESERVED_OUTPUT_TOKENS),
             prefix_pages: if options.deterministic { chunk_pages } else { 1 },
             share_written: !options.deterministic,
         };

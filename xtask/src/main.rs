@@ -12,7 +12,7 @@ mod verify;
 use std::path::Path;
 use std::process::ExitCode;
 use tensorlogic::DType;
-use verify::Options;
+use verify::VerifyOptions;
 
 const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
        cargo xtask shader-hashes [--diff FILE] [--show NAME]
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
         Some("check-targets") => {
-            let mut options = targets::Options::default();
+            let mut options = targets::TargetOptions::default();
             for flag in &args[1..] {
                 match flag.as_str() {
                     "--library" => options.library = true,
@@ -91,7 +91,7 @@ fn run(args: &[String]) -> Result<bool, String> {
     if command != "verify" {
         return Err(USAGE.into());
     }
-    let mut o = Options::default();
+    let mut o = VerifyOptions::default();
     for pair in options.chunks(2) {
         let [name, value] = pair else { return Err(USAGE.into()) };
         let number = || value.parse::<usize>().map_err(|_| format!("{name} {value}: not a number"));

@@ -46,7 +46,7 @@ pub fn stand_in() -> bool {
 
 /// What `check-targets` is asked for.
 #[derive(Default)]
-pub struct Options {
+pub struct TargetOptions {
     /// Leaves out the command.
     pub library: bool,
     /// A target whose standard library cannot be had is reported and passed over, where it otherwise fails.
@@ -54,7 +54,7 @@ pub struct Options {
 }
 
 /// Type-checks every target and prints a line of each. `true` when nothing failed.
-pub fn check(options: &Options) -> Result<bool, String> {
+pub fn check(options: &TargetOptions) -> Result<bool, String> {
     let own = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let mut missing = Vec::new();
     let mut targets = Vec::new();

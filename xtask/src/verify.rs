@@ -12,7 +12,7 @@ pub const LOGITS: f64 = 1e-3;
 pub const MARGIN: f32 = 0.02;
 
 /// How much to compare, and where.
-pub struct Options {
+pub struct VerifyOptions {
     pub device: String,
     pub dtype: DType,
     /// Tokens of the text.
@@ -22,9 +22,9 @@ pub struct Options {
     pub greedy: usize,
 }
 
-impl Default for Options {
+impl Default for VerifyOptions {
     fn default() -> Self {
-        Options { device: "auto".into(), dtype: DType::F32, tokens: usize::MAX, prompts: usize::MAX, greedy: usize::MAX }
+        VerifyOptions { device: "auto".into(), dtype: DType::F32, tokens: usize::MAX, prompts: usize::MAX, greedy: usize::MAX }
     }
 }
 
@@ -98,7 +98,7 @@ impl Reference {
 }
 
 /// Compares the model with the reference.
-pub fn verify(model: &Path, reference: &Path, o: &Options) -> TensorResult<Report> {
+pub fn verify(model: &Path, reference: &Path, o: &VerifyOptions) -> TensorResult<Report> {
     let reference = Reference(SafeTensors::open(reference)?);
     let device = Device::open(&o.device)?;
     let model = models::load(&Weights::open(model, &device)?, Some(o.dtype))?;
@@ -122,7 +122,7 @@ pub fn verify(model: &Path, reference: &Path, o: &Options) -> TensorResult<Repor
 }
 
 /// Logits after every token of the text, each of which is given, whatever the model would have said.
-fn text(model: &dyn Model, device: &Device, reference: &Reference, o: &Options, report: &mut Report) -> TensorResult<()> {
+fn text(model: &dyn Model, device: &Device, reference: &Reference, o: &VerifyOptions, report: &mut Report) -> TensorResult<()> {
     let ids = reference.ids("text_ids")?;
     let ids = &ids[..o.tokens.min(ids.len())];
     let (top_ids, top) = (reference.ids("top_ids")?, reference.floats("top_logits")?);
@@ -174,7 +174,7 @@ fn text(model: &dyn Model, device: &Device, reference: &Reference, o: &Options, 
 }
 
 /// Greedy tokens after a prompt, as `tl generate` makes them. After a difference the reference's token is put in its place.
-fn greedy(model: &dyn Model, device: &Device, reference: &Reference, n: usize, o: &Options, report: &mut Report) -> TensorResult<()> {
+fn greedy(model: &dyn Model, device: &Device, reference: &Reference, n: usize, o: &VerifyOptions, report: &mut Report) -> TensorResult<()> {
     let prompt = reference.ids(&format!("prompt_{n}"))?;
     let (want, margins) = (reference.ids(&format!("greedy_{n}"))?, reference.floats(&format!("margin_{n}"))?);
     let want = &want[..o.greedy.min(want.len())];

@@ -515,7 +515,7 @@ impl Entry {
 /// Hashes the size of a file, or of each file of a folder, and parts of it that are spread over it: files may have gigabytes.
 fn sample(path: &Path, hash: &mut Sha256) {
     const PARTS: u64 = 64;
-    const PART: u64 = 16 << 10;
+    const PART_BYTES: u64 = 16 << 10;
     if let Ok(files) = std::fs::read_dir(path) {
         let mut files: Vec<PathBuf> = files.flatten().map(|file| file.path()).filter(|file| file.is_file()).collect();
         files.sort();
@@ -528,8 +528,8 @@ fn sample(path: &Path, hash: &mut Sha256) {
     let mut part = Vec::new();
     for n in 0..PARTS {
         part.clear();
-        let at = bytes.saturating_sub(PART) * n / (PARTS - 1);
-        if file.seek(SeekFrom::Start(at)).is_ok() && file.by_ref().take(PART).read_to_end(&mut part).is_ok() {
+        let at = bytes.saturating_sub(PART_BYTES) * n / (PARTS - 1);
+        if file.seek(SeekFrom::Start(at)).is_ok() && file.by_ref().take(PART_BYTES).read_to_end(&mut part).is_ok() {
             hash.update(&part);
         }
     }

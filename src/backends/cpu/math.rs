@@ -307,12 +307,3 @@ pub fn erf64(x: f64) -> f64 {
 pub fn acosh64(x: f64) -> f64 {
     if x < 1.0 { f64::NAN } else { libm::acosh(x) }
 }
-/// The neighbour of x in the direction of y.
-pub fn nextafter(x: f32, y: f32) -> f32 {
-    libm::nextafterf(x, y)
-}
-
-/// The neighbour of x in the direction of y.
-pub fn nextafter_f64(x: f64, y: f64) -> f64 {
-    libm::nextafter(x, y)
-}

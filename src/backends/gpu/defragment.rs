@@ -14,7 +14,7 @@ const ROUNDS: usize = 4;
 /// How often new places are asked for, for values that were given places in blocks that are to be emptied.
 const ATTEMPTS: usize = 8;
 /// The part of other blocks' free bytes that may be filled: the rest is lost between buffers.
-const FILLED: f64 = 0.9;
+const MAX_FILL: f64 = 0.9;
 
 /// A block of the driver: the names of the buffers in it, and its bytes.
 struct Block {
@@ -153,7 +153,7 @@ fn sparsest(blocks: &[Block], movable: impl Fn(&String) -> bool) -> Vec<usize> {
     for b in order {
         let block = &blocks[b];
         let left = free - (block.size - block.used);
-        if !block.buffers.iter().all(&movable) || used + block.used > (left as f64 * FILLED) as u64 {
+        if !block.buffers.iter().all(&movable) || used + block.used > (left as f64 * MAX_FILL) as u64 {
             continue;
         }
         (free, used) = (left, used + block.used);

@@ -1,7 +1,7 @@
 //! Finds which elements of a cooperative matrix a lane holds, by a kernel that names them in SPIR-V: drivers do not say.
 
 use crate::backends::codegen::DriverQuirks;
-use crate::backends::probes::{Run, kernel_to_f16};
+use crate::backends::probes::{RunPlan, kernel_to_f16};
 use crate::error::TensorResult;
 use crate::plan::{AdapterInfo, Kernel, MatrixElements, Step, SubgroupSync, Task, Wgsl};
 use crate::shader::{Template, subgroup_barrier};
@@ -47,7 +47,7 @@ impl Kernel for ProbeKernel {
 
 /// How lanes hold the elements of a matrix, where kernels can name them there: what they hold is where this says, and matrices that are made of
 /// elements are multiplied as they should. A driver that refuses the kernel has none.
-pub(super) fn find(info: &AdapterInfo, run: Run<'_>) -> TensorResult<Option<MatrixElements>> {
+pub(super) fn find(info: &AdapterInfo, run: RunPlan<'_>) -> TensorResult<Option<MatrixElements>> {
     let (edge, subgroup) = (info.coop as usize, info.subgroup as usize);
     let size = edge * edge;
     if size == 0 || subgroup == 0 || !size.is_multiple_of(subgroup) {

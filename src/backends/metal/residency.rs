@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex};
 
 /// A set holds at most this part of what the GPU may use: the system maps a set that changes anew as a whole.
-const PART: u64 = 20;
+const WORKING_SET_PARTS: u64 = 20;
 
 struct Set {
     raw: Retained<ProtocolObject<dyn MTLResidencySet>>,
@@ -42,7 +42,7 @@ impl Residency {
             return None;
         }
         let (mut sets, bytes) = (lock(&self.sets), bytes as u64);
-        let room = self.device.recommendedMaxWorkingSetSize() / PART;
+        let room = self.device.recommendedMaxWorkingSetSize() / WORKING_SET_PARTS;
         let number = match sets.iter().position(|s| s.bytes + bytes <= room) {
             Some(number) => number,
             None => {

@@ -1,7 +1,7 @@
 //! The techniques on a GPU: texts in WGSL with switches, and the library's operations.
 
 use super::data::{Data, WIDTH, gather, picked, product, softmax, transpose};
-use super::{Make, Pair, Side};
+use super::{Make, Side, TechniquePair};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::TensorResult;
@@ -39,14 +39,14 @@ type Binary = fn(&Tensor, &Tensor) -> TensorResult<Tensor>;
 type Unary = fn(&Tensor) -> TensorResult<Tensor>;
 
 /// Both sides of a product, made of its operands.
-fn product_pair(name: &'static str, n: usize, device: &Device, ways: [(&'static str, Binary); 2]) -> TensorResult<Pair> {
+fn product_pair(name: &'static str, n: usize, device: &Device, ways: [(&'static str, Binary); 2]) -> TensorResult<TechniquePair> {
     let data = product(n, device)?;
     let (a, b) = (on_device(&data, 0, &[n, n], device)?, on_device(&data, 1, &[n, n], device)?);
     let sides = ways.map(|(how, work)| {
         let (a, b) = (a.clone(), b.clone());
         Side::device(how, move || work(&a, &b))
     });
-    Ok(Pair { name, data, sides })
+    Ok(TechniquePair { name, data, sides })
 }
 
 fn plain(a: &Tensor, b: &Tensor) -> TensorResult<Tensor> {
@@ -73,14 +73,14 @@ fn transposed(a: &Tensor, tiled: bool) -> TensorResult<Tensor> {
     kernel.of(&[a], DType::F32, &[n, n])
 }
 
-fn transpose_tiling(n: usize, device: &Device) -> TensorResult<Pair> {
+fn transpose_tiling(n: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = transpose(n, device)?;
     let a = on_device(&data, 0, &[n, n], device)?;
     let sides = [("row by row", false), ("tiles in workgroup memory", true)].map(|(how, tiled)| {
         let a = a.clone();
         Side::device(how, move || transposed(&a, tiled))
     });
-    Ok(Pair { name: "tiling", data, sides })
+    Ok(TechniquePair { name: "tiling", data, sides })
 }
 
 /// Softmax by a text.
@@ -93,18 +93,18 @@ fn row_in_workgroup(x: &Tensor) -> TensorResult<Tensor> {
     normalized(x, true)
 }
 
-fn softmax_pair(name: &'static str, shape: [usize; 2], device: &Device, ways: [(&'static str, Unary); 2]) -> TensorResult<Pair> {
+fn softmax_pair(name: &'static str, shape: [usize; 2], device: &Device, ways: [(&'static str, Unary); 2]) -> TensorResult<TechniquePair> {
     let data = softmax(shape[0], shape[1], device)?;
     let x = on_device(&data, 0, &shape, device)?;
     let sides = ways.map(|(how, work)| {
         let x = x.clone();
         Side::device(how, move || work(&x))
     });
-    Ok(Pair { name, data, sides })
+    Ok(TechniquePair { name, data, sides })
 }
 
 /// The library's gather of the same rows at random and in ascending order, on any device.
-pub(super) fn gather_order(rows: usize, device: &Device) -> TensorResult<Pair> {
+pub(super) fn gather_order(rows: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = gather(rows, device)?;
     let table = on_device(&data, 0, &[rows, WIDTH], device)?;
     let mut sorted = data.index.to_vec();
@@ -117,7 +117,7 @@ pub(super) fn gather_order(rows: usize, device: &Device) -> TensorResult<Pair> {
         Ok(Side::device(how, move || table.index_select(0, &index)))
     };
     let on = Side { expect: Some(in_order), ..side("in order", sorted)? };
-    Ok(Pair { name: "order", sides: [side("at random", data.index.to_vec())?, on], data })
+    Ok(TechniquePair { name: "order", sides: [side("at random", data.index.to_vec())?, on], data })
 }
 
 /// The pairs, `quick` at small sizes.

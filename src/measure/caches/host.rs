@@ -1,7 +1,7 @@
 //! The techniques on the host: loops of one thread, and the library's operations on all.
 
 use super::data::{Data, WIDTH, gather, product, softmax, transpose};
-use super::{Make, Pair, Side, loops};
+use super::{Make, Side, TechniquePair, loops};
 use crate::device::Device;
 use crate::error::TensorResult;
 use crate::tensor::Tensor;
@@ -24,35 +24,35 @@ fn multiplied(data: &Data, n: usize, how: &'static str, work: fn(&[f32], &[f32],
     Side::host(how, n * n, move |out| work(&a, &b, n, out))
 }
 
-fn product_tiling(n: usize, device: &Device) -> TensorResult<Pair> {
+fn product_tiling(n: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = product(n, device)?;
     let sides = [multiplied(&data, n, "result by result", loops::product), multiplied(&data, n, "tiles of 32", loops::product_tiled)];
-    Ok(Pair { name: "tiling", data, sides })
+    Ok(TechniquePair { name: "tiling", data, sides })
 }
 
-fn product_transposition(n: usize, device: &Device) -> TensorResult<Pair> {
+fn product_transposition(n: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = product(n, device)?;
     let ([a, b], transposed) = (data.inputs.clone(), RefCell::new(vec![0f32; n * n]));
     let on = Side::host("b transposed first", n * n, move |out| loops::product_transposed(&a, &b, n, &mut transposed.borrow_mut(), out));
     let sides = [multiplied(&data, n, "columns of b", loops::product), on];
-    Ok(Pair { name: "transposition", data, sides })
+    Ok(TechniquePair { name: "transposition", data, sides })
 }
 
-fn product_library(n: usize, device: &Device) -> TensorResult<Pair> {
+fn product_library(n: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = product(n, device)?;
     let on = library(&data, device, &[[n, n]; 2], |x| x[0].matmul(&x[1]))?;
     let sides = [multiplied(&data, n, "tiles of 32, one thread", loops::product_tiled), on];
-    Ok(Pair { name: "library", data, sides })
+    Ok(TechniquePair { name: "library", data, sides })
 }
 
-fn transpose_tiling(n: usize, device: &Device) -> TensorResult<Pair> {
+fn transpose_tiling(n: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = transpose(n, device)?;
     let side = |how: &'static str, work: fn(&[f32], usize, &mut [f32])| {
         let a = data.inputs[0].clone();
         Side::host(how, n * n, move |out| work(&a, n, out))
     };
     let sides = [side("row by row", loops::transpose), side("tiles of 32", loops::transpose_tiled)];
-    Ok(Pair { name: "tiling", data, sides })
+    Ok(TechniquePair { name: "tiling", data, sides })
 }
 
 /// Softmax by a loop, so many rows at a time.
@@ -61,27 +61,27 @@ fn rows_at_a_time(data: &Data, cols: usize, block: usize, how: &'static str) -> 
     Side::host(how, x.len(), move |out| loops::softmax(&x, cols, block, out))
 }
 
-fn softmax_blocking(rows: usize, cols: usize, device: &Device) -> TensorResult<Pair> {
+fn softmax_blocking(rows: usize, cols: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = softmax(rows, cols, device)?;
     let sides = [rows_at_a_time(&data, cols, rows, "pass by pass"), rows_at_a_time(&data, cols, 1, "row by row")];
-    Ok(Pair { name: "blocking", data, sides })
+    Ok(TechniquePair { name: "blocking", data, sides })
 }
 
-fn softmax_library(rows: usize, cols: usize, device: &Device) -> TensorResult<Pair> {
+fn softmax_library(rows: usize, cols: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = softmax(rows, cols, device)?;
     let on = library(&data, device, &[[rows, cols]], |x| x[0].softmax(1))?;
     let sides = [rows_at_a_time(&data, cols, 1, "row by row, one thread"), on];
-    Ok(Pair { name: "library", data, sides })
+    Ok(TechniquePair { name: "library", data, sides })
 }
 
-fn gather_prefetching(rows: usize, device: &Device) -> TensorResult<Pair> {
+fn gather_prefetching(rows: usize, device: &Device) -> TensorResult<TechniquePair> {
     let data = gather(rows, device)?;
     let side = |how: &'static str, work: fn(&[f32], usize, &[i32], &mut [f32])| {
         let (table, index) = (data.inputs[0].clone(), data.index.clone());
         Side::host(how, index.len() * WIDTH, move |out| work(&table, WIDTH, &index, out))
     };
     let sides = [side("row by row", loops::gather::<false>), side("16 rows ahead", loops::gather::<true>)];
-    Ok(Pair { name: "prefetching", data, sides })
+    Ok(TechniquePair { name: "prefetching", data, sides })
 }
 
 /// The pairs, `quick` at small sizes.

@@ -84,14 +84,14 @@ impl Side {
 }
 
 /// A technique with both ways to do the work, and what the result is.
-struct Pair {
+struct TechniquePair {
     name: &'static str,
     data: data::Data,
     sides: [Side; 2],
 }
 
 /// Makes a pair when its turn comes, since it holds memory.
-type Make = Box<dyn FnOnce(&Device) -> TensorResult<Pair>>;
+type Make = Box<dyn FnOnce(&Device) -> TensorResult<TechniquePair>>;
 
 /// How far a result may be from the definition, as a part of `1 + |expected|`.
 const TOLERANCE: f64 = 1e-3;
@@ -99,7 +99,7 @@ const TOLERANCE: f64 = 1e-3;
 /// How often both sides are measured in turn.
 const ROUNDS: usize = 3;
 
-impl Pair {
+impl TechniquePair {
     /// The result of a side by definition.
     fn expected<'a>(&'a self, side: &'a Side) -> &'a [f64] {
         side.expect.as_ref().unwrap_or(&self.data.expect)

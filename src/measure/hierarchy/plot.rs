@@ -1,6 +1,7 @@
 //! Latency and bandwidth over the working set as SVG.
 
 use super::{Hierarchy, WorkingSet, size_of_set};
+use crate::measure::plot::escape;
 use std::fmt::Write;
 
 const WIDTH: f64 = 900.0;
@@ -14,10 +15,6 @@ const HEIGHT: f64 = TOP + 2.0 * PANEL + 2.0 * GAP;
 
 /// A curve: its name, its color and a height for each working set.
 type Curve = (&'static str, &'static str, Vec<f64>);
-
-fn escape(s: &str) -> String {
-    s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 fn text(s: &mut String, at: (f64, f64), anchor: &str, t: &str) {
     let _ = writeln!(s, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>", at.0, at.1, escape(t));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// What a case computes on a device.
-type Run = Box<dyn Fn(&Device) -> TensorResult<Tensor> + Send + Sync>;
+type CaseRun = Box<dyn Fn(&Device) -> TensorResult<Tensor> + Send + Sync>;
 
 /// One computation.
 pub(super) struct SelfTestCase {
@@ -21,7 +21,7 @@ pub(super) struct SelfTestCase {
     pub name: String,
     /// The largest difference that is right, as a part of the largest value; 0 for the same values.
     pub tolerance: f64,
-    pub run: Run,
+    pub run: CaseRun,
 }
 
 /// Numbers in [−1, 1) that look random: multiples of 2⁻¹², which every dtype of 16 bits rounds alike.
@@ -73,8 +73,8 @@ pub(super) fn rounding(dtype: DType) -> f64 {
     }
 }
 
-type Unary = (&'static str, fn(&Tensor) -> TensorResult<Tensor>);
-const UNARY: [Unary; 16] = [
+type NamedUnary = (&'static str, fn(&Tensor) -> TensorResult<Tensor>);
+const UNARY: [NamedUnary; 16] = [
     ("relu", |x| x.relu()),
     ("sigmoid", |x| x.sigmoid()),
     ("tanh", |x| x.tanh()),
@@ -92,8 +92,8 @@ const UNARY: [Unary; 16] = [
     ("clamp", |x| x.clamp(Some(-0.5), Some(0.25))),
     ("softplus", |x| x.softplus()),
 ];
-type Pair = (&'static str, fn(&Tensor, &Tensor) -> TensorResult<Tensor>);
-const BINARY: [Pair; 10] = [
+type NamedBinary = (&'static str, fn(&Tensor, &Tensor) -> TensorResult<Tensor>);
+const BINARY: [NamedBinary; 10] = [
     ("add", |a, b| a.add(b)),
     ("sub", |a, b| a.sub(b)),
     ("mul", |a, b| a.mul(b)),
@@ -105,7 +105,7 @@ const BINARY: [Pair; 10] = [
     ("atan2", |a, b| a.atan2(b)),
     ("lt", |a, b| a.lt(b)),
 ];
-const ROW_REDUCTIONS: [Unary; 13] = [
+const ROW_REDUCTIONS: [NamedUnary; 13] = [
     ("sum", |x| x.sum(&[-1], false)),
     ("mean", |x| x.mean(&[-1], false)),
     ("max", |x| x.max(&[-1], false)),
@@ -120,7 +120,7 @@ const ROW_REDUCTIONS: [Unary; 13] = [
     ("rms_norm", |x| x.rms_norm(None, 1e-6)),
     ("cumsum", |x| x.cumsum(-1)),
 ];
-const INTEGERS: [Pair; 6] = [
+const INTEGERS: [NamedBinary; 6] = [
     ("add", |a, b| a.add(b)),
     ("mul", |a, b| a.mul(b)),
     ("minimum", |a, b| a.minimum(b)),

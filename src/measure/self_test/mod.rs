@@ -342,7 +342,7 @@ fn bench_of(device: &Device, seconds: f64, quick: bool) -> TensorResult<Vec<Self
 }
 
 /// A test that runs.
-struct Run<'r> {
+struct SelfTestRun<'r> {
     device: Device,
     options: SelfTestOptions<'r>,
     rows: Vec<SelfTestRow>,
@@ -352,7 +352,7 @@ struct Run<'r> {
     progress: &'r mut dyn FnMut(SelfTestProgress<'_>),
 }
 
-impl Run<'_> {
+impl SelfTestRun<'_> {
     /// Does work of this name, if it is asked for. Where the device was lost before and cannot be opened again, it is not done.
     fn row(&mut self, name: &str, work: impl FnOnce(&Device) -> Option<SelfTestRow>) {
         if !name.starts_with(self.options.only) {
@@ -440,7 +440,7 @@ pub fn self_test(
     let adaptive = device.adaptive();
     device.set_adaptive(false);
     let (rows, not_done) = (vec![], vec![]);
-    let mut run = Run { device: device.clone(), options: *options, rows, not_done, left: REOPENED, progress };
+    let mut run = SelfTestRun { device: device.clone(), options: *options, rows, not_done, left: REOPENED, progress };
     // First, so that a driver that compiles slowly does not leave them out.
     #[cfg(feature = "metal")]
     run.replay(options.until);
@@ -478,7 +478,7 @@ pub fn self_test(
     let after = run.device.pipeline_stats();
     let kernels = (after.pipelines - before.pipelines.min(after.pipelines), (after.seconds - before.seconds).max(0.0));
     let seconds = start.elapsed().as_secs_f64();
-    let Run { rows, not_done, .. } = run;
+    let SelfTestRun { rows, not_done, .. } = run;
     // A device that was opened again has compiled only since then.
     let compiled = after.kernels.into_iter().skip(if after.pipelines < before.pipelines { 0 } else { before.kernels.len() }).collect();
     SelfTestReport {

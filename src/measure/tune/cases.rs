@@ -71,10 +71,10 @@ impl TuningGroup {
 }
 
 /// The results of one evaluation, not yet evaluated.
-pub(super) type Run = Box<dyn Fn() -> TensorResult<Vec<Tensor>>>;
+pub(super) type TuneRun = Box<dyn Fn() -> TensorResult<Vec<Tensor>>>;
 
 /// Prepares a case on a device.
-type MakeRun = Box<dyn Fn(&Device) -> TensorResult<Run>>;
+type MakeRun = Box<dyn Fn(&Device) -> TensorResult<TuneRun>>;
 
 /// Work of one shape. Inputs are made for each device.
 pub(super) struct TuneCase {
@@ -125,7 +125,7 @@ pub(super) fn product_of(
         [true, false] => ", left side transposed",
         [true, true] => ", both sides transposed",
     };
-    let make = move |device: &Device| -> TensorResult<Run> {
+    let make = move |device: &Device| -> TensorResult<TuneRun> {
         let x = if transposed[0] { random(&[k, m], left, 1, device)?.t()? } else { random(&[m, k], left, 1, device)? };
         let weights =
             (0..number)
@@ -145,7 +145,7 @@ pub(super) fn product_of(
 
 /// Attention of `queries` of each of `heads` heads, which share the keys of `kv` heads.
 pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype: DType) -> TuneCase {
-    let make = move |device: &Device| -> TensorResult<Run> {
+    let make = move |device: &Device| -> TensorResult<TuneRun> {
         let q = random(&[batch, heads, queries, d], dtype, 1, device)?;
         let k = random(&[batch, kv, keys, d], dtype, 2, device)?;
         let v = random(&[batch, kv, keys, d], dtype, 3, device)?;
@@ -160,7 +160,7 @@ pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype:
 
 /// The gradients of queries, keys and values of causal attention, with the attention that they need.
 fn attention_gradients([batch, heads, kv, queries, keys, d]: [usize; 6], dtype: DType) -> TuneCase {
-    let make = move |device: &Device| -> TensorResult<Run> {
+    let make = move |device: &Device| -> TensorResult<TuneRun> {
         let input = |heads, n, seed| random(&[batch, heads, n, d], dtype, seed, device)?.requires_grad();
         let (q, k, v) = (input(heads, queries, 1)?, input(kv, keys, 2)?, input(kv, keys, 3)?);
         let options = AttentionOptions { causal: true, ..Default::default() };
@@ -182,7 +182,7 @@ pub(super) fn unary(
     op: impl Fn(&Tensor) -> TensorResult<Tensor> + Clone + 'static,
 ) -> TuneCase {
     let count = shape[0] * shape[1];
-    let make = move |device: &Device| -> TensorResult<Run> {
+    let make = move |device: &Device| -> TensorResult<TuneRun> {
         let (x, op) = (random(&shape, dtype, 1, device)?, op.clone());
         Ok(Box::new(move || Ok(vec![op(&x)?])))
     };

@@ -23,7 +23,7 @@ use crate::plan::{AdapterInfo, Plan, Timing};
 use crate::tensor::Tensor;
 use crate::tuning::Tuning;
 use candidates::{Candidate, candidates};
-use cases::{Run, TuneCase, cases, product};
+use cases::{TuneCase, TuneRun, cases, product};
 use fit::{TileTime, TileTimes, fit};
 use model_cases::model_cases;
 use std::path::PathBuf;
@@ -325,7 +325,7 @@ impl Tuner<'_> {
     }
 
     /// Seconds of an evaluation, a mean of `count`, and whether they are the GPU's own.
-    fn sample(&self, device: &Device, run: &Run, count: usize) -> TensorResult<(f64, bool)> {
+    fn sample(&self, device: &Device, run: &TuneRun, count: usize) -> TensorResult<(f64, bool)> {
         device.synchronize()?;
         device.backend().start_timing(Timing::Runs)?;
         let begun = Instant::now();
@@ -444,7 +444,7 @@ impl Tuner<'_> {
     fn dispatch_us(&self) -> TensorResult<f64> {
         let x = Tensor::ones(&[64], DType::F32, &self.base.device)?;
         x.eval()?;
-        let run: Run = Box::new(move || Ok(vec![x.add(1.0)?]));
+        let run: TuneRun = Box::new(move || Ok(vec![x.add(1.0)?]));
         let samples = (0..7).map(|_| Ok(self.sample(&self.base.device, &run, 16)?.0)).collect::<TensorResult<Vec<f64>>>()?;
         Ok(Stats::of(samples).map_or(0.0, |s| s.median * 1e6))
     }

@@ -8,7 +8,7 @@ use crate::models::decoder::Description;
 use crate::models::decoder::description::{
     AttentionSpec, DeltaSpec, ExpertsSpec, Flow, LatentSpec, LayerSpec, MixerSpec, NormKind, Scores, SsdSpec,
 };
-use crate::models::rope_settings::{RopeTable, STILL, unscaled};
+use crate::models::rope_settings::{NO_ROTATION, RopeTable, unscaled};
 
 /// The keys below the architecture's name.
 struct Metadata<'w, 'a> {
@@ -231,5 +231,5 @@ pub(super) fn linear(table: &RopeTable) -> Option<f64> {
 
 /// What each frequency is divided by.
 pub(super) fn divisors(table: &RopeTable) -> Vec<f64> {
-    unscaled(table.base, 2 * table.freqs.len()).iter().zip(&table.freqs).map(|(plain, f)| (plain / f).min(STILL)).collect()
+    unscaled(table.base, 2 * table.freqs.len()).iter().zip(&table.freqs).map(|(plain, f)| (plain / f).min(NO_ROTATION)).collect()
 }

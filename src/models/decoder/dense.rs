@@ -9,10 +9,10 @@ use crate::models::weights::Tensors;
 use crate::tensor::Tensor;
 
 /// GGUF's names of gate, up and down.
-pub(super) type Parts = [&'static str; 3];
-pub(super) const DENSE: Parts = ["ffn_gate", "ffn_up", "ffn_down"];
+pub(super) type FeedForwardParts = [&'static str; 3];
+pub(super) const DENSE: FeedForwardParts = ["ffn_gate", "ffn_up", "ffn_down"];
 /// Those of shared experts.
-pub(super) const SHARED: Parts = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+pub(super) const SHARED: FeedForwardParts = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
 
 /// act(g)·u, or what a form has in its place.
 pub(super) fn gated(spec: &FeedSpec, g: &Tensor, u: &Tensor) -> TensorResult<Tensor> {
@@ -29,7 +29,7 @@ pub(super) fn gated(spec: &FeedSpec, g: &Tensor, u: &Tensor) -> TensorResult<Ten
 #[derive(Clone)]
 pub(crate) struct Dense {
     spec: FeedSpec,
-    parts: Parts,
+    parts: FeedForwardParts,
     gate: Option<Projection>, // d → f
     up: Projection,           // d → f, or 2·f with the gate's rows first
     down: Projection,         // f → d
@@ -68,7 +68,7 @@ impl Xielu {
 
 impl Dense {
     /// Reads the weights of layer `i` under the names `parts`.
-    pub fn load(w: &Tensors<'_>, i: usize, parts: Parts, spec: &FeedSpec, width: usize) -> TensorResult<Dense> {
+    pub fn load(w: &Tensors<'_>, i: usize, parts: FeedForwardParts, spec: &FeedSpec, width: usize) -> TensorResult<Dense> {
         let name = |part: &str| format!("blk.{i}.{part}");
         let rows = if spec.form == FeedForm::GatedJoint { 2 * spec.size } else { spec.size };
         let gate = match spec.form {

@@ -19,8 +19,6 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AffineMatMulKernel(pub AffineWeights);
 
-/// Rows of x up to which decoded rows of weights are streamed past them.
-const DOT_MAX_ROWS: usize = 8;
 /// Rows of weights that are decoded together, for a few rows of x and for many.
 const PANEL_ROWS: [usize; 2] = [16, 64];
 /// Rows of x that are multiplied with a panel at a time.
@@ -85,7 +83,7 @@ impl Kernel for AffineMatMulKernel {
                 unsafe { std::slice::from_raw_parts(copy, count) }
             }
         };
-        let few = m <= DOT_MAX_ROWS;
+        let few = m <= dot::MAX_ROWS;
         let height = PANEL_ROWS[usize::from(!few)].min(n);
         let own_groups = k.div_ceil(group);
         let mut buffers =

@@ -9,7 +9,7 @@ use crate::shader::{Template, grid, indexable, params, subgroup_barrier};
 use std::borrow::Cow;
 
 /// The widest head whose rows fit into matrices.
-const MAX_HEAD: usize = 128;
+const COOP_MAX_HEAD: usize = 128;
 /// The widest head for which the tuning table has the first of its tiles of elements.
 const NARROW_HEAD: u32 = 64;
 /// Subgroups and columns of tiles of attention, the largest first: which of them is taken depends on memory and on the tuning table.
@@ -297,7 +297,7 @@ pub(super) fn attention_coop(
     if adapter.coop == 0 || of.mask || of.paged || of.dropout > 0.0 || part == Some(Part::All) {
         return None;
     }
-    let z = HeadSizes::of(step, MAX_HEAD).filter(|z| [z.d, z.dv, z.t, z.s].iter().all(|&n| n > 0))?;
+    let z = HeadSizes::of(step, COOP_MAX_HEAD).filter(|z| [z.d, z.dv, z.t, z.s].iter().all(|&n| n > 0))?;
     let HeadSizes { b, h, hkv, t, s, d, dv } = z;
     let [q, k, v] = [0, 1, 2].map(|n| step.loads[n].shape.count());
     if !indexable(&[q, k, v, b * h * t * dv]) {

@@ -3,7 +3,7 @@
 //
 // A matrix's elements cannot be touched: scores go through workgroup memory and come back as powers of two, 2^(score - top), in f16. A row's top
 // is the largest score of the first tile that it sees: f16 keeps what is 2^15 times as much, and all 11 bits of what is 2^14 times less. Where a
-// thread's share of a tile adds up to more than MOST, the workgroup begins again, with tops that are known then.
+// thread's share of a tile adds up to more than MAX_PART, the workgroup begins again, with tops that are known then.
 // Subgroups of matrices stand WARPS_N in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
 // by SHARE threads a row, which have its quads in turn.
 // OWN_ROWS: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
@@ -16,7 +16,7 @@ enable wgpu_cooperative_matrix;
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
-const MOST: f32 = 32768.0;
+const MAX_PART: f32 = 32768.0;
 const LOG2E: f32 = 1.44269504;
 const ROWS: u32 = SUBGROUPS / WARPS_N * RM * EDGE;
 const COLS: u32 = STEPS * EDGE;
@@ -143,7 +143,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "flash_coop_top.wgsl" FIRST = begin
           let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
           subgroup_barrier();
-          if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
+          if (part > MAX_PART) { peak = max(peak, largest(row, turn, base, sees, scale)); }
           sum += part;
 #unroll UNROLL
           for (var j = 0u; j < STEPS; j++) {
@@ -179,7 +179,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
 #include "flash_coop_top.wgsl" FIRST = begin
         let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
-        if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
+        if (part > MAX_PART) { peak = max(peak, largest(row, turn, base, sees, scale)); }
         sum += part;
         workgroupBarrier();
 #unroll UNROLL

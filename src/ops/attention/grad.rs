@@ -24,9 +24,9 @@ pub struct AttentionGradKernel {
 }
 
 /// Queries that are taken together.
-const QUERY_BLOCK: usize = 64;
+const GRAD_QUERY_BLOCK: usize = 64;
 /// Keys that are taken together.
-const KEY_BLOCK: usize = 128;
+const GRAD_KEY_BLOCK: usize = 128;
 
 impl AttentionGradKernel {
     fn run<T: Real>(&self, task: &dyn Task) {
@@ -40,7 +40,7 @@ impl AttentionGradKernel {
         let memory = [0, 1, 2, 3].map(|k| strided::<T>(task, k));
         let rooms = [0, 1, 2, 3].map(|k: usize| values::<T>(task, if memory[k].is_some() { 0 } else { widths[k].0 * widths[k].1 }));
         let (lse, delta) = (values::<T>(task, z.t), values::<T>(task, z.t));
-        let (rows, cols) = (QUERY_BLOCK.min(z.t), KEY_BLOCK.min(z.s));
+        let (rows, cols) = (GRAD_QUERY_BLOCK.min(z.t), GRAD_KEY_BLOCK.min(z.s));
         let (p, dp) = (values::<T>(task, rows * cols), values::<T>(task, rows * cols));
         let keep = Keep::of(self.of.dropout, task);
         let factors = values::<T>(task, if keep.is_some() { cols } else { 0 });
@@ -74,11 +74,11 @@ impl AttentionGradKernel {
                 task.load(5, head * z.t, T::slice_mut(delta));
                 dq.fill(T::ZERO);
                 let [q, k, v, g] = heads;
-                for t0 in (0..z.t).step_by(QUERY_BLOCK) {
-                    let n = QUERY_BLOCK.min(z.t - t0);
+                for t0 in (0..z.t).step_by(GRAD_QUERY_BLOCK) {
+                    let n = GRAD_QUERY_BLOCK.min(z.t - t0);
                     let (first, end) = (z.seen(t0).start, z.seen(t0 + n - 1).end);
-                    for from in (first..end).step_by(KEY_BLOCK) {
-                        let len = KEY_BLOCK.min(end - from);
+                    for from in (first..end).step_by(GRAD_KEY_BLOCK) {
+                        let len = GRAD_KEY_BLOCK.min(end - from);
                         let (q, k, v, g) = (q.at(t0, 0), k.at(from, 0), v.at(from, 0), g.at(t0, 0));
                         let transposed = |m: Matrix<T>| Matrix { ptr: m.ptr, row: m.col, col: m.row };
                         let wide = len as isize;

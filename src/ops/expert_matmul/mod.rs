@@ -42,8 +42,6 @@ impl Default for ExpertMatMulKernel {
     }
 }
 
-/// Rows of one expert up to which its weights are streamed past them instead of decoded.
-const DOT_MAX_ROWS: usize = 8;
 /// Rows of x that are multiplied at a time.
 const MAX_PAIRS_PER_BATCH: usize = 256;
 /// Rows of weights that are streamed at a time, and that are decoded together.
@@ -143,7 +141,7 @@ impl ExpertMatMulKernel {
         let mut buffers = ExpertBuffers::<T> {
             x: values(task, most * s.k),
             panel: values(task, WEIGHT_ROWS_AT_ONCE[1].min(s.n) * s.k),
-            y: values(task, (most * WEIGHT_ROWS_AT_ONCE[1].min(s.n)).max(most.min(DOT_MAX_ROWS) * WEIGHT_ROWS_AT_ONCE[0].min(s.n))),
+            y: values(task, (most * WEIGHT_ROWS_AT_ONCE[1].min(s.n)).max(most.min(dot::MAX_ROWS) * WEIGHT_ROWS_AT_ONCE[0].min(s.n))),
             bias: values(task, if self.bias { WEIGHT_ROWS_AT_ONCE[0].min(s.n) } else { 0 }),
             factors: values(task, if self.summed { s.pairs } else { 0 }),
             sums: values(task, if self.summed { s.results * rows.len() } else { 0 }),
@@ -210,7 +208,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
         }
         let m = pairs.len();
         let stored = product.stored.as_ref();
-        let streamed = stored.filter(|_| m <= DOT_MAX_ROWS);
+        let streamed = stored.filter(|_| m <= dot::MAX_ROWS);
         let piece = WEIGHT_ROWS_AT_ONCE[usize::from(streamed.is_none())];
         for row in rows.clone().step_by(piece) {
             let n = piece.min(rows.end - row);

@@ -32,8 +32,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct MatMulKernel;
 
-/// Rows of a up to which b is streamed past them instead of packed.
-const DOT_MAX_ROWS: usize = 8;
 /// Rows of b that a thread takes at a time when it streams them.
 const STREAM_ROWS: usize = 32;
 /// Results of a streamed product that are handed to the store together.
@@ -133,7 +131,7 @@ impl MatMulKernel {
         let regular = (strides[2] == 1 || s.k == 1) && distance >= s.k as isize && (strides[0] >= 0 || s.batch == 1);
         let whole = s.k.is_multiple_of(block) && distance as usize % block == 0 && raw.offset.is_multiple_of(block);
         let whole = whole && (s.batch == 1 || (strides[0] as usize).is_multiple_of(block));
-        if s.m > DOT_MAX_ROWS || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
+        if s.m > dot::MAX_ROWS || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
             return false;
         }
         // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
@@ -183,7 +181,7 @@ impl MatMulKernel {
         let Some(source) = load.plain() else { return false };
         let Some(strides) = source.layout.reshape(load.shape).map(|l| l.strides) else { return false };
         let raw = task.raw_load(1);
-        if s.m > DOT_MAX_ROWS
+        if s.m > dot::MAX_ROWS
             || strides[1] != 1
             || strides[2] < s.n as isize
             || !matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16)

@@ -425,7 +425,7 @@ fn declared(source: &str) -> Vec<String> {
             None => line,
         };
         let line = line.strip_prefix("unsafe ").unwrap_or(line);
-        let rest = ["struct ", "enum ", "trait ", "union "].iter().find_map(|kind| line.strip_prefix(kind))?;
+        let rest = ["struct ", "enum ", "trait ", "union ", "type "].iter().find_map(|kind| line.strip_prefix(kind))?;
         Some(rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
     };
     code.lines().filter_map(name).collect()
@@ -434,14 +434,16 @@ fn declared(source: &str) -> Vec<String> {
 #[test]
 fn no_type_name_stands_twice_in_one_layer() {
     assert_eq!(
-        declared("pub(in crate::a) struct A;\nenum B {}\nfn f() {\n    struct C;\n}\n#[cfg(test)]\nmod tests {\nstruct D;\n}"),
-        ["A", "B"]
+        declared(
+            "pub(in crate::a) struct A;\nenum B {}\nfn f() {\n    struct C;\n}\n#[cfg(test)]\nmod tests {\nstruct D;\n}\ntype E<'a> = &'a A;"
+        ),
+        ["A", "B", "E"]
     );
     assert_eq!(layer("backends/gpu/mod.rs").as_deref(), Some("backends/gpu"));
     assert_eq!((layer("device.rs").as_deref(), layer("io/gguf.rs").as_deref()), (Some("backends/shared"), Some("library/io")));
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
-    // The command is one layer.
-    for (folder, command) in [("src", false), ("cli/src", true)] {
+    // The command is one layer, and so are the tools of the project.
+    for (folder, whole) in [("src", None), ("cli/src", Some("command")), ("xtask/src", Some("tools"))] {
         let src = Path::new(env!("TENSORLOGIC_ROOT")).join(folder);
         let mut all = Vec::new();
         files(&src, &mut all);
@@ -450,7 +452,7 @@ fn no_type_name_stands_twice_in_one_layer() {
             if name.ends_with("tests.rs") || name.contains("/tests/") {
                 continue;
             }
-            let Some(layer) = (if command { Some("command".into()) } else { layer(&name) }) else { continue };
+            let Some(layer) = whole.map_or_else(|| layer(&name), |layer| Some(layer.to_string())) else { continue };
             for ty in declared(&std::fs::read_to_string(file).unwrap()) {
                 found.entry((layer.clone(), ty)).or_default().insert(name.clone());
             }

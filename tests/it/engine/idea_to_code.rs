@@ -74,6 +74,12 @@ fn a_scalar_primitive_is_a_row_and_at_most_a_helper_for_each_language() {
     );
     // Of two arguments, where Rust has it.
     check(&["Copysign", "tl_copysign"], None, &["src/backends/codegen/prelude.wgsl", "src/scalar/binary.rs"]);
+    // Its method has an error of its own.
+    check(
+        &["Nextafter", "nextafter", "tl_nextafter"],
+        None,
+        &["src/backends/codegen/prelude.wgsl", "src/ops/float_bits.rs", "src/scalar/binary.rs"],
+    );
     // One file more states what each means in f64.
     let definitions = Path::new(env!("TENSORLOGIC_ROOT")).join("src/scalar/definition.rs");
     let definitions = code(&std::fs::read_to_string(definitions).unwrap());

@@ -90,7 +90,7 @@ const CONSTANTS: [(&str, &str, &str); 66] = [
     ("ops/attention/decode_split_kv.rs", "MAX_LANES", GEOMETRY),
     ("ops/attention/decode_split_kv.rs", "MAX_JOINED", UNROLLED),
     ("ops/attention/decode_split_kv.rs", "WORKGROUPS", TRIED),
-    ("ops/attention/flash_coop.rs", "MAX_HEAD", LIMIT),
+    ("ops/attention/flash_coop.rs", "COOP_MAX_HEAD", LIMIT),
     ("ops/attention/flash_coop.rs", "NARROW_HEAD", GEOMETRY),
     ("ops/attention/flash_coop.rs", "TILES", TRIED),
     ("ops/attention/flash_coop.rs", "GRAD_TILES", TRIED),

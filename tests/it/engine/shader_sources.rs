@@ -6,16 +6,21 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The folders of `src/` whose Rust code makes kernels.
-const FOLDERS: [&str; 5] = ["ops", "shader", "backends/codegen", "backends/gpu", "metal"];
+const FOLDERS: [&str; 5] = ["ops", "shader", "backends", "measure", "metal"];
 
 /// The folders of `src/` whose kernels are templates.
 const TEMPLATES: [&str; 3] = ["metal", "ops", "shader"];
 
 /// Files that may call `replace`: on something other than a kernel's source, or as the template engine. With the reason.
-const REPLACING: [(&str, &str); 4] = [
+const REPLACING: [(&str, &str); 9] = [
     ("backends/codegen/msl_bodies.rs", "a body in Metal's language takes the place of the translated one"),
     ("shader/template.rs", "the template engine writes a loop out"),
     ("backends/gpu/driver.rs", "a cell gets another value"),
+    ("backends/metal/archive.rs", "a file takes the place of another"),
+    ("backends/stages.rs", "a cell gets another value"),
+    ("backends/kept.rs", "a file takes the place of another"),
+    ("backends/waits.rs", "a cell gets another value"),
+    ("measure/plot.rs", "characters of labels in SVG"),
     ("backends/gpu/defragment.rs", "a value gets another buffer"),
 ];
 

@@ -16,7 +16,7 @@ fn check(device: &str) {
         }
         _ => return,
     };
-    let options = verify::Options { device: device.into(), tokens: 64, prompts: 1, greedy: 16, ..Default::default() };
+    let options = verify::VerifyOptions { device: device.into(), tokens: 64, prompts: 1, greedy: 16, ..Default::default() };
     let reference = Path::new(env!("TENSORLOGIC_ROOT")).join("tests/reference/smollm2-135m-instruct-q4_1.safetensors");
     let report = verify::verify(Path::new(&model), &reference, &options).unwrap();
     println!("{report}");

@@ -25,6 +25,9 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use std::sync::OnceLock;
 
+/// Rows of activations up to which weights are streamed past them; more are worth decoding or packing the weights.
+pub const MAX_ROWS: usize = 8;
+
 /// Which instructions the kernels use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Path {

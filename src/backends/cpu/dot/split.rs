@@ -16,7 +16,7 @@ use core::arch::asm;
 use std::cell::RefCell;
 
 /// The largest integer, a little below the largest that three signed bytes hold, so that rounding stays below that.
-const LARGEST: f32 = 8_355_000.0;
+const MAX_THREE_BYTES: f32 = 8_355_000.0;
 /// Blocks whose largest activation is smaller, but not zero, would have a scale without all of its bits.
 const SMALLEST: f32 = 1e-25;
 
@@ -51,8 +51,8 @@ impl Split {
             if !(most < f32::INFINITY) || (most > 0.0 && most < SMALLEST) || block.iter().any(|x| x.is_nan()) {
                 return false;
             }
-            let inverse = if most > 0.0 { LARGEST / most } else { 0.0 };
-            self.scales[b * lanes + lane] = most / LARGEST;
+            let inverse = if most > 0.0 { MAX_THREE_BYTES / most } else { 0.0 };
+            self.scales[b * lanes + lane] = most / MAX_THREE_BYTES;
             for (g, values) in block.chunks_exact(group).enumerate() {
                 self.sums[(b * (len / group) + g) * lanes + lane] = values.iter().sum();
             }
