@@ -4,6 +4,7 @@
 
 mod common;
 
+use tensorlogic::ops::{NllOptions, Reduction};
 use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
 
 #[track_caller]
@@ -25,6 +26,8 @@ fn a_bad_index_is_named() {
             check(device, "index_select", index, |x, rows| x.index_select(0, rows));
             check(device, "index_add", index, |x, rows| x.index_add(0, rows, &x.narrow(0, 0, 2)?));
             check(device, "index_select", index, |x, rows| x.embedding(rows));
+            let each = NllOptions { reduction: Reduction::None, ..NllOptions::default() };
+            check(device, "cross_entropy", index, |x, classes| x.narrow(0, 0, 2)?.cross_entropy(classes, &each));
         }
         // Selected from all elements at once, where any index that is outside counts as -1.
         check(device, "index_select", -1, |x, rows| x.gather(1, &rows.sub(1)?.reshape(&[2, 1])?));

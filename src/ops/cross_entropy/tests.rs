@@ -161,11 +161,5 @@ fn what_is_refused() {
         let weight = logits(&[3]);
         let weighted = logits(&[2, 4]).cross_entropy(&classes(&[2]), &NllOptions { weight: Some(&weight), ..EACH });
         assert_refused(weighted, "weights of [3] for 4 classes", file);
-        // A class that there is not is found by the evaluation.
-        for class in [4.0, -1.0] {
-            let target = Tensor::full(class, &[2], DType::I32, &device).unwrap();
-            let error = logits(&[2, 4]).cross_entropy(&target, &EACH).unwrap().to_vec().unwrap_err().to_string();
-            assert!(error.contains(&class.to_string()) && error.contains(file), "{error}");
-        }
     }
 }

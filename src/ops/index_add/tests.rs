@@ -243,10 +243,6 @@ fn what_is_refused() {
         assert_refused(of(&[2, 3]).index_add(0, &of(&[2]), &of(&[2, 3])), "f32 by f32[2]: expected numbers", file);
         assert_refused(of(&[2, 3]).index_add(2, &index(&[2]), &of(&[2, 3])), "index_add: ", file);
         assert_refused(of(&[2, 3]).scatter(0, &index(&[2, 4]), &of(&[2, 3]), Max), "expected integers of a matching shape", file);
-        for bad in [2.0, -1.0] {
-            let at = Tensor::full(bad, &[1], DType::I32, &device).unwrap();
-            let error = of(&[2, 3]).index_add(0, &at, &of(&[1, 3])).unwrap().to_vec().unwrap_err().to_string();
-            assert!(error.contains(&bad.to_string()) && error.contains(file), "{error}");
-        }
+        // What a kernel finds out of range is told to whoever reads next on that device: see tests/bad_indices.rs.
     }
 }
