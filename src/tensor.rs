@@ -210,16 +210,60 @@ impl Lowered {
 }
 
 /// A coarse operation: what it is, and how it is done. A user's crate may implement it.
+///
+/// ```
+/// use std::panic::Location;
+/// use tensorlogic::layout::Layout;
+/// use tensorlogic::prelude::*;
+/// use tensorlogic::tensor::{Grads, Key, Lowered, Meta, Op, Vjp};
+///
+/// /// A vector twice, one behind the other.
+/// struct Twice;
+///
+/// impl Op for Twice {
+///     fn name(&self) -> &'static str {
+///         "twice"
+///     }
+///     fn key(&self, _: &mut Key) {}
+///     fn define(&self, x: &[Tensor]) -> Option<TensorResult<Tensor>> {
+///         Some(Tensor::cat(&[&x[0], &x[0]], 0))
+///     }
+///     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+///         let n = inputs[0].shape[0];
+///         let half = |start| (0, Layout::contiguous(outputs[0].shape).slice(0, start, n, 1), None);
+///         Lowered::Windows { base: None, pieces: vec![half(0), half(n)] }
+///     }
+///     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+///         let halves = v.grad().reshape((2, v.inputs[0].numel()));
+///         Some(halves.and_then(|g| Ok(vec![Some(g.sum(&[0], false)?)])))
+///     }
+/// }
+///
+/// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?.requires_grad()?;
+/// let meta = Meta { dtype: DType::F32, shape: Shape::of(&[4]) };
+/// let y = Tensor::op1(Twice, [x.clone()].into_iter().collect(), Default::default(), meta, Location::caller())?;
+/// assert_eq!(y.to_vec()?, Twice.define(&[x.clone()]).expect("it is defined")?.to_vec()?);
+/// y.sum_all()?.backward()?;
+/// assert_eq!(x.grad().expect("collected").to_vec()?, [2.0, 2.0]);
+/// # assert!(Twice.grad(&Vjp { inputs: &[x], outputs: &[y.clone()], grads: &[Some(y)], params: &[] }).is_some_and(|g| g.is_ok()));
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Op: Send + Sync + 'static {
     /// PyTorch's name.
     fn name(&self) -> &'static str;
     /// Hashes the settings that are part of the structure.
     fn key(&self, key: &mut Key);
     /// What it means in simpler operations: the oracle of tests. `None` for the few roots.
+    ///
+    /// # Errors
+    /// Those of the simpler operations.
     fn define(&self, inputs: &[Tensor]) -> Option<TensorResult<Tensor>>;
     /// How it is done, for inputs and outputs of these dtypes and shapes.
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered;
     /// The gradients of the inputs, by hand. Without them [`Op::define`] is differentiated.
+    ///
+    /// # Errors
+    /// Those of its operations; [`Tensor::backward`] passes them on.
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         None
     }

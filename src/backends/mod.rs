@@ -281,6 +281,41 @@ impl FusedGemvLimits {
 }
 
 /// Runs plans. All methods may be called from any thread; `eval` sees to it that one plan runs at a time.
+///
+/// ```
+/// use tensorlogic::backends::cpu::CpuBackend;
+/// use tensorlogic::backends::{Backend, Bytes};
+/// use tensorlogic::plan::{StorageMode, Timing};
+/// use tensorlogic::{DType, TensorError};
+///
+/// let backend = CpuBackend::with_threads(1);
+/// let mut bytes = backend.upload(Bytes::of_vec(vec![0u8; 4]))?;
+/// backend.overwrite(&bytes, &[1, 2, 3, 4])?;
+/// let mut middle = [0; 2];
+/// backend.read(&bytes, 1, &mut middle)?;
+/// assert_eq!(middle, [2, 3]);
+/// backend.view(&bytes, 2, 2, &mut |shown| assert_eq!(shown, [3, 4]))?;
+///
+/// // Values that are written where they are needed, and reads that are waited for later.
+/// let zeros = backend.upload_filled(1, &|_, values| values.fill(0.0))?;
+/// assert_eq!(backend.read_all(&[(&bytes, 3, 1), (&zeros, 0, 4)])?, [4, 0, 0, 0, 0]);
+/// let (one, both) = (backend.start_read(&bytes, 0, 1)?, backend.start_reads(&[(&bytes, 0, 1), (&zeros, 0, 1)])?);
+/// (one.wait)(&mut middle[..1])?;
+/// (both.wait)(&mut middle)?;
+/// assert_eq!(middle, [1, 0]);
+///
+/// // Room for results, and what only some devices have.
+/// let room = [backend.alloc(64)?, backend.alloc_result(64, DType::F32)?];
+/// assert!(room.iter().all(|buffer| buffer.is_unique()));
+/// bytes = backend.upload_as(Bytes::of_vec(vec![1u8; 4]), StorageMode::Private)?;
+/// assert_eq!(backend.mode(&bytes), StorageMode::Shared);
+/// assert!(matches!(backend.start_capture("step.gputrace".as_ref()), Err(TensorError::Unsupported(_))));
+/// assert_eq!((backend.staging_seconds(64, true)?, backend.defragment(3)?), (None, 0));
+/// backend.start_timing(Timing::Runs)?;
+/// assert!(backend.finish_timing()?.is_empty()); // nothing ran
+/// backend.synchronize()?;
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Backend: Send + Sync {
     /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
     fn name(&self) -> String;

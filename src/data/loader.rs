@@ -245,6 +245,9 @@ impl DataLoader {
 
     /// The batches that are left of this pass over the dataset, or all of the next pass when this one is over.
     ///
+    /// # Errors
+    /// Each batch can be an error, one of [`DataLoader::next_batch`].
+    ///
     /// ```
     /// use tensorlogic::data::{DataLoader, Images, LoaderOptions, Order};
     /// use tensorlogic::prelude::*;

@@ -40,6 +40,34 @@ pub enum Part<'a> {
 }
 
 /// Examples by number. A background thread reads them.
+///
+/// ```
+/// use tensorlogic::data::{DataLoader, Dataset, Field, LoaderOptions, Order, Part};
+/// use tensorlogic::prelude::*;
+///
+/// /// Numbers and their squares.
+/// struct Squares;
+///
+/// impl Dataset for Squares {
+///     fn len(&self) -> usize {
+///         4
+///     }
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field { dtype: DType::F32, shape: vec![] }; 2]
+///     }
+///     fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
+///         if let [Part::F32(x), Part::F32(y)] = parts {
+///             (x[0], y[0]) = (index as f32, (index * index) as f32);
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// let options = LoaderOptions { batch: 4, order: Order::Sequential, ..LoaderOptions::default() };
+/// let batch = DataLoader::new(Squares, options, &Device::cpu())?.next_batch()?;
+/// assert_eq!(batch[1].to_vec()?, [0.0, 1.0, 4.0, 9.0]);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Dataset: Send + Sync {
     /// The number of examples.
     fn len(&self) -> usize;

@@ -10,6 +10,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Where streams of examples come from: files, a socket, a generator. A background thread reads them.
+///
+/// ```
+/// use tensorlogic::data::{Field, Part, Stream, StreamLoader, StreamOptions, StreamSource};
+/// use tensorlogic::prelude::*;
+///
+/// /// Ever the number of the epoch, twice.
+/// struct Epochs;
+/// struct Epoch(i32, usize);
+///
+/// impl StreamSource for Epochs {
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field { dtype: DType::I32, shape: vec![] }]
+///     }
+///     fn open(&self, epoch: u64) -> TensorResult<Box<dyn Stream>> {
+///         Ok(Box::new(Epoch(epoch as i32, 0)))
+///     }
+/// }
+///
+/// impl Stream for Epoch {
+///     fn next(&mut self, parts: &mut [Part]) -> TensorResult<bool> {
+///         if let Part::I32(out) = &mut parts[0] {
+///             out[0] = self.0;
+///         }
+///         self.1 += 1;
+///         Ok(self.1 <= 2)
+///     }
+/// }
+///
+/// let mut loader = StreamLoader::new(Epochs, StreamOptions { batch: 2, buffer: 2, ..Default::default() }, &Device::cpu())?;
+/// assert_eq!(loader.next_batch()?[0].to_vec()?, [0.0, 0.0]);
+/// assert_eq!(loader.next_batch()?[0].to_vec()?, [1.0, 1.0]);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait StreamSource: Send + Sync {
     /// The parts of every example.
     fn fields(&self) -> Vec<Field>;
@@ -21,6 +54,30 @@ pub trait StreamSource: Send + Sync {
 }
 
 /// Examples one after the other.
+///
+/// ```
+/// use tensorlogic::TensorResult;
+/// use tensorlogic::data::{Part, Stream};
+///
+/// /// The numbers down to 1.
+/// struct Down(f32);
+///
+/// impl Stream for Down {
+///     fn next(&mut self, parts: &mut [Part]) -> TensorResult<bool> {
+///         if let Part::F32(out) = &mut parts[0] {
+///             out[0] = self.0;
+///         }
+///         self.0 -= 1.0;
+///         Ok(self.0 >= 0.0)
+///     }
+/// }
+///
+/// let (mut stream, mut number) = (Down(1.0), [0.0]);
+/// assert!(stream.next(&mut [Part::F32(&mut number)])?);
+/// assert_eq!(number, [1.0]);
+/// assert!(!stream.next(&mut [Part::F32(&mut number)])?); // there are no more
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub trait Stream: Send {
     /// Writes the next example, one part for each field; `false` at the end, after which it is not asked again.
     ///

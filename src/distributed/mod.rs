@@ -24,6 +24,27 @@ use std::time::Duration;
 /// What carries data between ranks. Every rank makes the same calls in the same order; each call returns when this rank's part is done.
 ///
 /// An implementation needs no arithmetic but the largest of integers: sums of floats are computed by [`sums`], in an order that no transport changes.
+///
+/// With a single rank, everything is its own:
+///
+/// ```
+/// use tensorlogic::distributed::Ranks;
+///
+/// let ranks = Ranks::alone();
+/// let transport = ranks.transport();
+/// let (mut values, mut words) = ([0.0; 2], [7]);
+/// transport.exchange(&[1.0, 2.0], &[0, 2], &mut values)?; // each rank's part for this one
+/// assert_eq!(transport.start_exchange(vec![3.0], &[0, 1], vec![])?.wait()?.received, [3.0]);
+/// transport.gather(&mut values, &[0, 2])?;
+/// transport.gather_others(&values, &mut [])?; // there are no others
+/// assert!(transport.start_gather_others(values.to_vec(), vec![])?.wait()?.received.is_empty());
+/// transport.max_words(&mut words)?;
+/// transport.broadcast(&mut [1, 2, 3])?;
+/// assert_eq!((values, words), ([1.0, 2.0], [7]));
+/// assert!(transport.send(1, b"to nobody").is_err() && transport.receive(1, &mut [0; 9]).is_err());
+/// assert!(transport.window()?.is_none() && !transport.library_sum(&mut values)?);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub trait Transport: Send + Sync {
     /// This process's number, from 0.
     fn rank(&self) -> usize;
@@ -131,6 +152,15 @@ pub struct Exchanged {
 }
 
 /// An exchange under way.
+///
+/// ```
+/// use tensorlogic::distributed::Ranks;
+/// let ranks = Ranks::alone();
+/// let pending = ranks.transport().start_exchange(vec![1.0, 2.0], &[0, 2], vec![])?;
+/// // … other work …
+/// assert_eq!(pending.wait()?.received, [1.0, 2.0]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub trait PendingExchange: Send {
     /// Waits for its end.
     ///

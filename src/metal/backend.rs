@@ -20,6 +20,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A GPU for callers who manage buffers and dispatch kernels themselves.
 ///
 /// An implementation chooses the adapters that it accepts; everything else is shared.
+///
+/// ```
+/// use tensorlogic::metal::{MTLResourceOptions, RawBackend, RawGpuBackend};
+/// # if RawGpuBackend::initialize().is_err() { return Ok(()); } // there is no GPU
+/// let backend = RawGpuBackend::initialize()?;
+/// let handle = backend.allocate(16)?; // by handle, until it is freed
+/// backend.copy_host_to_buffer(&[1.0f32, 2.0], &backend.buffer(handle)?)?;
+/// let mut values = [0.0f32; 2];
+/// backend.copy_buffer_to_host(&backend.buffer(handle)?, &mut values)?;
+/// assert_eq!(values, [1.0, 2.0]);
+/// backend.deallocate(handle, 16)?;
+///
+/// let shared = MTLResourceOptions::StorageModeShared;
+/// let _scratch = backend.create_buffer(64, shared)?; // by value, until it is dropped
+/// let twos = backend.create_buffer_with_data(&[2.0f32; 2], shared)?;
+/// backend.synchronize()?;
+/// backend.copy_buffer_to_host(&twos, &mut values)?;
+/// assert_eq!(values, [2.0, 2.0]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Whether this machine has such a GPU. Does not open it, and never panics.
     fn is_available() -> bool;

@@ -52,6 +52,20 @@ use crate::tensor::Tensor;
 use std::sync::Arc;
 
 /// A decoder-only transformer.
+///
+/// ```
+/// use tensorlogic::models::{self, KvCache, Pass, Weights};
+/// use tensorlogic::prelude::*;
+/// let device = Device::cpu();
+/// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+/// let tokens = Tensor::new(&[30, 27, 25], &device)?;
+/// let residual = model.forward(&mut Pass::tokens(&tokens), &mut KvCache::none())?;
+/// let normed = model.norm(&residual)?;
+/// let logits = model.head(&normed)?;
+/// let shape = model.shape();
+/// assert_eq!((normed.dims(), logits.dims()), ([1, 3, shape.width].as_slice(), [1, 3, shape.vocab].as_slice()));
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Model: Send + Sync {
     /// Sizes that callers need.
     fn shape(&self) -> ModelShape;
@@ -76,6 +90,17 @@ pub trait Model: Send + Sync {
     ///
     /// # Errors
     /// Those of [`Model::forward`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let tokens = Tensor::new(&[30, 27, 25], &device)?;
+    /// let hidden = model.hidden(&tokens, &mut KvCache::none())?;
+    /// assert_eq!(hidden.dims(), [1, 3, model.shape().width]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
         self.forward(&mut Pass::tokens(tokens), cache)
     }
@@ -83,6 +108,18 @@ pub trait Model: Send + Sync {
     ///
     /// # Errors
     /// Those of [`Model::norm`] and [`Model::head`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let model = models::load(&Weights::open("models/tiny/tiny.gguf", &device)?, None)?;
+    /// let tokens = Tensor::new(&[30, 27, 25], &device)?;
+    /// let hidden = model.hidden(&tokens, &mut KvCache::none())?;
+    /// let last = model.logits(&hidden.narrow(1, 2, 1)?)?; // of the last token only
+    /// assert_eq!(last.dims(), [1, 1, model.shape().vocab]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
         self.head(&self.norm(hidden)?)
     }

@@ -150,7 +150,8 @@ pub(crate) const WITHOUT_EFFECT_GGUF: [(&str, &[&str]); 2] = [
     ("it describes how the file was made", &["tensor_data_layout", "rope.scaling.finetuned"]),
 ];
 
-/// Why the key of `config.json` does not change the logits of given tokens; `None` for a key that may.
+/// Why the key of `config.json` does not change the logits of given tokens; `None` for a key that may. Of two types a key that is named here has an effect
+/// all the same: the `pad_token_id` of RoBERTa, behind which positions begin, and the `eos_token_id` of CLIP's texts, whose state is the text's embedding.
 ///
 /// ```
 /// use tensorlogic::models::settings::without_effect;

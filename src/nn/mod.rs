@@ -45,6 +45,28 @@ pub const fn align(dim: usize, multiple: usize) -> usize {
 }
 
 /// A layer or a model.
+///
+/// ```
+/// use tensorlogic::nn::ModuleExt;
+/// use tensorlogic::prelude::*;
+///
+/// /// A factor that is learned.
+/// struct Scale(Param);
+///
+/// impl Module for Scale {
+///     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+///         x.mul(&self.0.get())
+///     }
+///     fn own_parameters(&self) -> Vec<(&'static str, &Param)> {
+///         vec![("scale", &self.0)]
+///     }
+/// }
+///
+/// let scale = Scale(Param::new(&Tensor::new(&[3.0], &Device::cpu())?)?);
+/// assert_eq!(scale.forward(&Tensor::new(&[1.0, 2.0], &Device::cpu())?)?.to_vec()?, [3.0, 6.0]);
+/// assert_eq!(scale.named_parameters()[0].0, "scale");
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Module: Send + Sync {
     /// The result for an input.
     ///
@@ -165,6 +187,17 @@ pub trait ModuleExt: Module {
     ///
     /// # Errors
     /// If a stream has no state of its name; then nothing changes.
+    ///
+    /// ```
+    /// use tensorlogic::nn::{Dropout, ModuleExt};
+    /// use tensorlogic::prelude::*;
+    /// let (drop, x) = (Dropout::new(0.5, 7), Tensor::ones(&[16], DType::F32, &Device::cpu())?);
+    /// let before = drop.random_state();
+    /// let first = drop.forward(&x)?.to_vec()?;
+    /// drop.load_random_state(&before)?;
+    /// assert_eq!(drop.forward(&x)?.to_vec()?, first); // the same draw again
+    /// # Ok::<(), TensorError>(())
+    /// ```
     fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()>;
     /// Clears all gradients.
     fn zero_grad(&self) {
@@ -174,6 +207,15 @@ pub trait ModuleExt: Module {
     ///
     /// # Errors
     /// Those of [`Param::set_trainable`].
+    ///
+    /// ```
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::prelude::*;
+    /// let layer = Linear::new(4, 2, true, &mut Rng::new(0), &Device::cpu())?;
+    /// layer.set_trainable(false)?;
+    /// assert!(layer.parameters().iter().all(|p| !p.is_trainable()));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     fn set_trainable(&self, on: bool) -> TensorResult<()> {
         self.parameters().iter().try_for_each(|p| p.set_trainable(on))
     }
@@ -185,6 +227,18 @@ pub trait ModuleExt: Module {
     ///
     /// # Errors
     /// If a name is missing or a shape differs; then nothing is replaced.
+    ///
+    /// ```
+    /// use tensorlogic::nn::{Linear, ModuleExt};
+    /// use tensorlogic::prelude::*;
+    /// let mut rng = Rng::new(0);
+    /// let [a, b] = [(); 2].map(|_| Linear::new(4, 2, true, &mut rng, &Device::cpu()));
+    /// let (a, b) = (a?, b?);
+    /// b.load_state(&a.state())?;
+    /// let x = Tensor::ones(&[1, 4], DType::F32, &Device::cpu())?;
+    /// assert_eq!(a.forward(&x)?.to_vec()?, b.forward(&x)?.to_vec()?);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     fn load_state(&self, values: &BTreeMap<String, Tensor>) -> TensorResult<()> {
         let own = self.named_parameters();
         for (name, p) in &own {

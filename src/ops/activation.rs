@@ -467,7 +467,7 @@ impl Tensor {
         low.where_(self.number(value), self)
     }
 
-    /// The first half of dimension `d` times the sigmoid of the second half (Dauphin et al., 2017).
+    /// The first half of dimension `d` times the sigmoid of the second half (Dauphin et al., 2017). `[…,2·N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, or its size is odd.

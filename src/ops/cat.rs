@@ -47,7 +47,7 @@ impl Op for Cat {
 
 impl Tensor {
     /// Tensors side by side along dimension `d`: a slice of tensors, or of references to them. Other sizes must agree; dtypes promote. Empty
-    /// vectors fit everything, as in PyTorch.
+    /// vectors fit everything, as in PyTorch. `[…,M,…]` and `[…,N,…]` → `[…,M+N,…]`.
     ///
     /// # Errors
     /// When there are no tensors, they are scalars, sizes differ outside of dimension `d`, or the dtypes do not promote.
@@ -93,6 +93,7 @@ impl Tensor {
     }
 
     /// Tensors of one shape along a new dimension `d`: a slice of tensors, or of references to them.
+    /// Of `n` tensors `[A,B]`, `[n,A,B]` along 0, `[A,B,n]` along -1.
     ///
     /// # Errors
     /// When there are no tensors, their shapes differ, or there is no such dimension in the result.
@@ -122,6 +123,7 @@ impl Tensor {
 
     /// One view per index of dimension `d`, which stays with size 1: the inverse of [`Tensor::cat`] over pieces of size 1.
     /// [`Tensor::unstack`] drops the dimension, [`Tensor::split_with_sizes`] and [`Tensor::chunk`] make larger pieces.
+    /// `[…,N,…]` → N times `[…,1,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -145,7 +147,7 @@ impl Tensor {
     }
 
     /// Views of these sizes, one after the other along dimension `d`: the inverse of [`Tensor::cat`]. The sizes must add up to the
-    /// dimension's.
+    /// dimension's. `[…,M+N,…]` → `[…,M,…]` and `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, or the sizes do not add up to its size.
@@ -177,7 +179,7 @@ impl Tensor {
         Ok(parts)
     }
 
-    /// At most `n` views of equal size (the last may be smaller) along dimension `d`.
+    /// At most `n` views of equal size (the last may be smaller) along dimension `d`. `[…,N,…]` → `[…,⌈N/n⌉,…]` each.
     ///
     /// # Errors
     /// When there is no such dimension, or `n` is 0.
@@ -202,7 +204,7 @@ impl Tensor {
         self.split_with_sizes(&sizes, d)
     }
 
-    /// One view per index of dimension `d`, which goes: the inverse of [`Tensor::stack`].
+    /// One view per index of dimension `d`, which goes: the inverse of [`Tensor::stack`]. `[A,N,B]` along 1 → N times `[A,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.

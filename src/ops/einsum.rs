@@ -91,6 +91,7 @@ impl Tensor {
     /// Einstein's sum, as PyTorch's: `einsum("bij,bjk->bik", &[&a, &b])` multiplies matrices. Each operand's dimensions have letters; those that
     /// the result lacks are summed. Without `->` the result has the letters that occur once, in alphabetical order. Dots (`...`) stand for
     /// dimensions that broadcast. Operands are joined from left to right.
+    /// The result has the sizes of its letters: `[B,I,J]` and `[B,J,K]` → `[B,I,K]` in the example above.
     ///
     /// # Errors
     /// When the text is not such an equation, or sizes of one letter differ.

@@ -103,7 +103,7 @@ impl Tensor {
         activation.apply(&self.matmul(b)?)
     }
 
-    /// max(self + rhs, 0); shapes broadcast. The same graph as `a.add(&b)?.relu()?`.
+    /// max(self + rhs, 0); shapes broadcast. The same graph as `a.add(&b)?.relu()?`. `[A,B]` and `[B]` → `[A,B]`.
     ///
     /// # Errors
     /// When the shapes do not broadcast, or the dtypes do not promote.
@@ -119,7 +119,7 @@ impl Tensor {
         self.add(rhs)?.relu()
     }
 
-    /// max(self · rhs, 0) element by element; shapes broadcast. The same graph as `a.mul(&b)?.relu()?`.
+    /// max(self · rhs, 0) element by element; shapes broadcast. The same graph as `a.mul(&b)?.relu()?`. `[A,B]` and `[B]` → `[A,B]`.
     ///
     /// # Errors
     /// When the shapes do not broadcast, or the dtypes do not promote.
@@ -136,7 +136,7 @@ impl Tensor {
     }
 
     /// `self · scale + bias` element by element; shapes broadcast, and both may be numbers. The same graph as
-    /// `x.mul(&scale)?.add(&bias)?`, rounded once.
+    /// `x.mul(&scale)?.add(&bias)?`, rounded once. `[A,B]`, `[B]` and `[B]` → `[A,B]`.
     ///
     /// # Errors
     /// When the shapes do not broadcast, or the dtypes do not promote.

@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 use std::panic::Location;
 
 impl Tensor {
-    /// The sum of the products of two vectors' elements.
+    /// The sum of the products of two vectors' elements. `[N]·[N]` → `[]`.
     ///
     /// # Errors
     /// When the tensors are not two vectors of one length.
@@ -30,7 +30,7 @@ impl Tensor {
         self.matmul(rhs)
     }
 
-    /// The matrix of all products of two vectors' elements.
+    /// The matrix of all products of two vectors' elements. `[M]` and `[N]` → `[M,N]`.
     ///
     /// # Errors
     /// When the tensors are not two vectors.
@@ -73,6 +73,7 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · a · b` for matrices, a matrix and a vector, or batches of matrices. With a `beta` of 0, `self` only gives its shape.
+    /// `self` broadcasts to `[M,N]`, the shape of `[M,K]·[K,N]`.
     ///
     /// # Errors
     /// When the inner sizes differ, or this tensor does not broadcast to the product.
@@ -102,7 +103,7 @@ impl Tensor {
         }
     }
 
-    /// Zeros above diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
+    /// Zeros above diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it. `[…,M,N]` → `[…,M,N]`.
     ///
     /// # Errors
     /// When there are fewer than two dimensions.
@@ -118,7 +119,7 @@ impl Tensor {
         self.triangle("tril", Binary::Le, k)
     }
 
-    /// Zeros below diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
+    /// Zeros below diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it. `[…,M,N]` → `[…,M,N]`.
     ///
     /// # Errors
     /// When there are fewer than two dimensions.
@@ -149,7 +150,7 @@ impl Tensor {
         kept.where_(self, self.number(0.0))?.cast(self.stored())
     }
 
-    /// 1 at each index along a new last dimension of size `classes`, else 0, in the dtype of the indices.
+    /// 1 at each index along a new last dimension of size `classes`, else 0, in the dtype of the indices. `[…]` → `[…,classes]`.
     ///
     /// # Errors
     /// When this tensor does not hold integers, or has eight dimensions already.
@@ -171,6 +172,7 @@ impl Tensor {
     }
 
     /// The cosine of the angle between two tensors along dimension `d`; lengths below `eps` (PyTorch: 1e-8) count as `eps`.
+    /// `[A,N,B]` and the same along 1 → `[A,B]`.
     ///
     /// # Errors
     /// When the shapes do not broadcast, or there is no such dimension.
@@ -196,7 +198,7 @@ impl Tensor {
         if stored.is_float() { y.cast(stored) } else { Ok(y) }
     }
 
-    /// Divided by the `p`-norm along dimension `d`; norms below `eps` (PyTorch: 1e-12) count as `eps`.
+    /// Divided by the `p`-norm along dimension `d`; norms below `eps` (PyTorch: 1e-12) count as `eps`. `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.

@@ -32,6 +32,7 @@ impl Tensor {
     }
 
     /// [`Tensor::scatter`] with [`Combine::Add`]: `source`'s elements are added to those of dimension `d` that `index` names.
+    /// `[…,N,…]` with `index` and `source` of `[…,K,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// As for [`Tensor::scatter`].
@@ -50,7 +51,7 @@ impl Tensor {
         self.scatter(d, index, source, Combine::Add)
     }
 
-    /// Dimension `from` moved to place `to`; the others keep their order. A view.
+    /// Dimension `from` moved to place `to`; the others keep their order. A view. `[A,B,C]` from 0 to 2 → `[B,C,A]`.
     ///
     /// # Errors
     /// When there is no such dimension or place.
@@ -74,7 +75,7 @@ impl Tensor {
         self.permute(&order)
     }
 
-    /// Dimension `d` split into these sizes, one of which may be left open: the inverse of [`Tensor::flatten`].
+    /// Dimension `d` split into these sizes, one of which may be left open: the inverse of [`Tensor::flatten`]. `[…,M·N,…]` → `[…,M,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, or its size is not the product of the sizes.
@@ -109,7 +110,7 @@ impl Tensor {
     }
 
     /// The middle element of dimension `d` in ascending order (of an even number the lower one, as in PyTorch), and its index (i32). NaN where one is
-    /// NaN. The dimension goes.
+    /// NaN. The dimension goes. `[A,N,B]` along 1 → `[A,B]`, both.
     ///
     /// # Errors
     /// When there is no such dimension, or it is empty; those of [`Tensor::sort`].

@@ -64,6 +64,7 @@ impl Op for Inset {
 
 impl Tensor {
     /// With margins: for each dimension how many elements come before and after. Negative numbers cut elements off.
+    /// `[…,N,…]` → `[…,before+N+after,…]`.
     ///
     /// # Errors
     /// When there is not one pair per dimension, a margin cuts off more than there is, or the mode has nothing to take from.
@@ -143,7 +144,7 @@ impl Tensor {
         self.index_select(d, &Tensor::from_vec(index, &[total as usize], self.device())?)
     }
 
-    /// Repeated `repeats` times along each dimension; missing leading dimensions or repeats count as 1.
+    /// Repeated `repeats` times along each dimension; missing leading dimensions or repeats count as 1. `[M,N]` by `[2,3]` → `[2·M,3·N]`.
     ///
     /// # Errors
     /// When the result has too many dimensions or elements.
@@ -184,7 +185,7 @@ impl Tensor {
         self.reshape(&split)?.broadcast_to(&full)?.reshape(&joined)
     }
 
-    /// Each element of dimension `d` repeated `n` times in place.
+    /// Each element of dimension `d` repeated `n` times in place. `[…,N,…]` → `[…,N·n,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, or the result is too large.
@@ -209,7 +210,7 @@ impl Tensor {
         wide.reshape(&sizes)
     }
 
-    /// Elements moved `shift` places along dimension `d`; what leaves at one end comes in at the other.
+    /// Elements moved `shift` places along dimension `d`; what leaves at one end comes in at the other. `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -233,7 +234,7 @@ impl Tensor {
     }
 
     /// All windows of `size` neighbours of dimension `d`, each `step` after the one before, as a view: the dimension counts the windows, a
-    /// new last dimension the elements of each.
+    /// new last dimension the elements of each. `[…,N,…]` → `[…,⌊(N-size)/step⌋+1,…,size]`.
     ///
     /// # Errors
     /// When there is no such dimension, it is shorter than a window, `step` is 0, or the result has too many dimensions.

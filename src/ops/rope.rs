@@ -18,6 +18,7 @@ pub enum RopePairs {
 impl Tensor {
     /// Rotates pairs of the last dimension. `cos` and `sin` hold one entry per element of the last dimension (the same for both of a pair) and
     /// broadcast to this tensor's shape; `sin` is negative at the first element of each pair. [`rope_tables`] makes them.
+    /// `[…,D]` → `[…,D]`.
     ///
     /// # Errors
     /// When the last dimension is odd, or the tables do not broadcast to this tensor's shape.

@@ -12,7 +12,7 @@ use std::panic::Location;
 
 impl Tensor {
     /// For each element the sum of those up to it along dimension `d`, itself included; accumulated in f32 (integers: i64 on the CPU, i32
-    /// on a GPU).
+    /// on a GPU). `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -29,6 +29,7 @@ impl Tensor {
     }
 
     /// For each element the product of those up to it along dimension `d`, itself included; accumulated as [`Tensor::cumsum`].
+    /// `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -45,7 +46,7 @@ impl Tensor {
     }
 
     /// For each element the largest of those up to it along dimension `d`, itself included, and the place (i32) of that one: of equal ones the last. NaN
-    /// counts as largest. The gradient goes back to where each value came from.
+    /// counts as largest. The gradient goes back to where each value came from. `[…,N,…]` → `[…,N,…]`, both.
     ///
     /// # Errors
     /// When there is no such dimension, or it is longer than 2³⁰.
@@ -64,6 +65,7 @@ impl Tensor {
     }
 
     /// For each element the smallest of those up to it along dimension `d`, and its place: see [`Tensor::cummax`]. NaN counts as smallest.
+    /// `[…,N,…]` → `[…,N,…]`, both.
     ///
     /// # Errors
     /// As for [`Tensor::cummax`].

@@ -9,7 +9,7 @@ use std::panic::Location;
 
 impl Tensor {
     /// The elements of dimension `d` in ascending or descending order, and the index (i32) that each had. Equal elements keep their order; NaN
-    /// counts as largest. The gradient goes back to where each element came from.
+    /// counts as largest. The gradient goes back to where each element came from. `[…,N,…]` → `[…,N,…]`, both.
     ///
     /// # Errors
     /// When there is no such dimension, or it is longer than 2³⁰.
@@ -27,7 +27,7 @@ impl Tensor {
         self.sorted("sort", d, descending)
     }
 
-    /// The indices (i32) that sort dimension `d`: see [`Tensor::sort`].
+    /// The indices (i32) that sort dimension `d`: see [`Tensor::sort`]. `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// As for [`Tensor::sort`].

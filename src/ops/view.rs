@@ -10,6 +10,7 @@ use std::panic::Location;
 impl Tensor {
     /// The same elements, in row-major order, under another shape; one size may be left open, as `()` in a tuple or -1 in an array, and is
     /// worked out. Copies only where the tensor is a view whose elements no strides reach in that order.
+    /// `[A,B,C]` by `(A, ())` → `[A,B·C]`.
     ///
     /// # Errors
     /// When the sizes do not hold the elements, more than one is left open, or rows of a block format would be split.
@@ -55,7 +56,7 @@ impl Tensor {
         }
     }
 
-    /// Dimensions in another order: dimension `i` of the result is dimension `order[i]`.
+    /// Dimensions in another order: dimension `i` of the result is dimension `order[i]`. `[A,B,C]` by 2, 0, 1 → `[C,A,B]`.
     ///
     /// # Errors
     /// When `order` is not an order of the dimensions.
@@ -81,7 +82,7 @@ impl Tensor {
         Ok(self.view(self.layout().permute(order), at))
     }
 
-    /// Two dimensions exchanged.
+    /// Two dimensions exchanged. `[…,A,…,B,…]` → `[…,B,…,A,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -103,7 +104,7 @@ impl Tensor {
         Ok(self.view(self.layout().permute(&order), at))
     }
 
-    /// The matrix transposed: the last two dimensions exchanged.
+    /// The matrix transposed: the last two dimensions exchanged. `[…,M,N]` → `[…,N,M]`.
     ///
     /// # Errors
     /// Never; it is a `Result` so that it chains like the other methods.
@@ -122,7 +123,7 @@ impl Tensor {
         self.transpose(-2, -1)
     }
 
-    /// `len` elements of dimension `d` from `start`.
+    /// `len` elements of dimension `d` from `start`. `[…,N,…]` → `[…,len,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, or it ends before `start + len`.
@@ -150,6 +151,7 @@ impl Tensor {
     }
 
     /// Elements `start, start + step, …` below `end` of dimension `d`, as Python's `x[start:end:step]` with a positive step and clipped ends.
+    /// `[…,N,…]` → `[…,⌈(end-start)/step⌉,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, or `step` is 0.
@@ -177,7 +179,7 @@ impl Tensor {
         Ok(self.view(self.layout().slice(k, start, len, step as isize), at))
     }
 
-    /// Dimension `d` in reverse order.
+    /// Dimension `d` in reverse order. `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -197,7 +199,7 @@ impl Tensor {
         Ok(self.view(self.layout().slice(k, size.saturating_sub(1), size, -1), at))
     }
 
-    /// Element `index` of dimension `d`; the dimension goes.
+    /// Element `index` of dimension `d`; the dimension goes. `[A,N,B]` along 1 → `[A,B]`.
     ///
     /// # Errors
     /// When there is no such dimension or element.
@@ -215,6 +217,7 @@ impl Tensor {
     }
 
     /// Repeated along dimensions of size 1, and along new leading ones, without copying. A size left open (`()` or -1) is kept.
+    /// `[N,1]` to `[A,N,M]` → `[A,N,M]`.
     ///
     /// # Errors
     /// When a size differs from one that is not 1, or a new dimension's size is left open.
@@ -259,7 +262,7 @@ impl Tensor {
         Ok(self.view(self.layout().broadcast_to(shape), at))
     }
 
-    /// As [`Tensor::expand`] to the sizes of `shape`.
+    /// As [`Tensor::expand`] to the sizes of `shape`. `[N,1]` to `[A,N,M]` → `[A,N,M]`.
     ///
     /// # Errors
     /// When a size differs from one that is not 1.
@@ -275,7 +278,7 @@ impl Tensor {
         self.expand(shape)
     }
 
-    /// Without dimension `d`, which has size 1; other sizes leave the tensor as it is.
+    /// Without dimension `d`, which has size 1; other sizes leave the tensor as it is. `[A,1,B]` along 1 → `[A,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -296,7 +299,7 @@ impl Tensor {
         Ok(self.drop_dims(|i, _| i == k, at))
     }
 
-    /// Without any dimension of size 1.
+    /// Without any dimension of size 1. `[A,1,B,1]` → `[A,B]`.
     ///
     /// # Errors
     /// Never; it is a `Result` so that it chains like the other methods.
@@ -323,7 +326,7 @@ impl Tensor {
         self.view(out, at)
     }
 
-    /// With a new dimension of size 1 before dimension `d`; -1 puts it last.
+    /// With a new dimension of size 1 before dimension `d`; -1 puts it last. `[A,B]` along 1 → `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such place, or there are eight dimensions already.
@@ -349,7 +352,7 @@ impl Tensor {
         Ok(self.view(out, at))
     }
 
-    /// Dimensions `from..=to` joined into one.
+    /// Dimensions `from..=to` joined into one. `[A,B,C,D]` from 1 to 2 → `[A,B·C,D]`.
     ///
     /// # Errors
     /// When there is no such dimension, or `from` comes after `to`.

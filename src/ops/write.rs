@@ -127,6 +127,7 @@ impl Tensor {
     }
 
     /// This tensor with elements `start..` of dimension `d` replaced by `value`, whose other sizes are this tensor's.
+    /// `[…,N,…]` with `[…,K,…]` → `[…,N,…]`.
     ///
     /// The start is a run-time parameter: other starts reuse the plan. The write happens in place when, at evaluation, no other handle, view
     /// or pending node holds the old value, so replace the variable: `cache = cache.write(&new, 1, pos)?`. Otherwise it copies.

@@ -6,6 +6,33 @@ use crate::ops::Lit;
 use crate::tensor::Tensor;
 
 /// An update rule over flat tensors.
+///
+/// ```
+/// use tensorlogic::optim::{Optimizer, Rule, StepNumbers};
+/// use tensorlogic::prelude::*;
+///
+/// /// Steps as long as the learning rate, against the gradient's sign.
+/// struct SignSgd;
+///
+/// impl Rule for SignSgd {
+///     fn states(&self) -> usize {
+///         0
+///     }
+///     fn remember(&self, _: &Tensor, _: &Tensor, _: &[Tensor], _: &StepNumbers) -> TensorResult<Vec<Tensor>> {
+///         Ok(vec![])
+///     }
+///     fn update(&self, x: &Tensor, grad: &Tensor, _: &[Tensor], n: &StepNumbers, _: &[(usize, &[usize])]) -> TensorResult<Tensor> {
+///         x.sub(&grad.sign()?.mul(n.lr)?)
+///     }
+/// }
+///
+/// let p = Param::new(&Tensor::new(&[1.0, -2.0], &Device::cpu())?)?;
+/// let mut optimizer = Optimizer::new(SignSgd, vec![("p".into(), p.clone())], 0.5)?;
+/// p.get().square()?.sum_all()?.backward()?;
+/// optimizer.step()?;
+/// assert_eq!(p.get().to_vec()?, [0.5, -1.5]);
+/// # Ok::<(), TensorError>(())
+/// ```
 pub trait Rule: Send + Sync {
     /// How many tensors it remembers per parameter.
     fn states(&self) -> usize;

@@ -247,7 +247,7 @@ fn quantize(x: &Tensor, affine: &Affine, at: At) -> TensorResult<Quantized> {
 impl Tensor {
     /// This tensor (f32, f16 or bf16) as integers of 8 or 4 bits with scales and zero points, x ≈ scale · (q − zero point). Evaluated at
     /// once, so that the floats can be dropped. The integers are the same on every device, save that a GPU may take numbers below 2⁻¹²⁶ for
-    /// 0.
+    /// 0. Dequantized, it has this tensor's shape `[…,K]` again.
     ///
     /// The range of each group includes 0, so that 0 is exact; a scale is at least 2⁻¹²⁶, also where all elements are 0 or there are none.
     /// An element's error is at most half its scale, to the rounding of f32. The arithmetic is torchao's (`choose_qparams_affine`,

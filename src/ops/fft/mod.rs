@@ -124,7 +124,7 @@ impl Tensor {
         self.transform("fft", d, false, Location::caller())
     }
 
-    /// The inverse of [`Tensor::fft`]: with exp(2πi·jk/n), divided by n.
+    /// The inverse of [`Tensor::fft`]: with exp(2πi·jk/n), divided by n. `[…,N,…,2]` → `[…,N,…,2]`.
     ///
     /// # Errors
     /// As for [`Tensor::fft`].
@@ -141,7 +141,7 @@ impl Tensor {
     }
 
     /// The first ⌊n/2⌋ + 1 numbers of the Fourier transform of real numbers along dimension `d`, with a last dimension of 2 for pairs of real and imaginary
-    /// parts; the others are their conjugates. See [`Tensor::fft`].
+    /// parts; the others are their conjugates. See [`Tensor::fft`]. `[…,N,…]` → `[…,⌊N/2⌋+1,…,2]`.
     ///
     /// # Errors
     /// When this tensor does not hold floats, there is no such dimension, or it is empty; [`TensorError::UnsupportedDevice`] on a GPU.

@@ -186,6 +186,7 @@ impl Op for Gather {
 
 impl Tensor {
     /// The entries of dimension `d` that `index` (integers, of one dimension or one number) names, in its order. A bad index is an error of the evaluation.
+    /// `[…,N,…]` by `[K]` → `[…,K,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, the index does not hold integers of one dimension, or names something in an empty dimension.
@@ -228,6 +229,7 @@ impl Tensor {
 
     /// For each element of `index`, the element of dimension `d` at that index and otherwise at the same place. `index` has as many
     /// dimensions as this tensor (none counts as one) and is nowhere larger but in `d`. A bad index is an error of the evaluation.
+    /// `[…,N,…]` by `[…,K,…]` → `[…,K,…]`.
     ///
     /// # Errors
     /// When there is no such dimension, the shapes do not fit, or the index does not hold integers.
@@ -279,7 +281,7 @@ impl Tensor {
         inside.where_(&place, -1i64)?.flatten(0, -1)
     }
 
-    /// Indices that count from the end of `size` entries where they are negative, as Python's: −1 becomes `size` − 1.
+    /// Indices that count from the end of `size` entries where they are negative, as Python's: −1 becomes `size` − 1. `[…]` → `[…]`.
     ///
     /// # Errors
     /// When they are not integers.
@@ -325,6 +327,7 @@ impl Tensor {
     }
 
     /// [`Tensor::embedding`] whose gradient leaves row `padding` alone, as PyTorch's `padding_idx`; a negative number counts from the end.
+    /// `[V,D]` by `[…]` → `[…,D]`.
     ///
     /// # Errors
     /// As for [`Tensor::embedding`], or when there is no such row.

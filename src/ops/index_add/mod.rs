@@ -197,6 +197,7 @@ impl Op for IndexAdd {
 impl Tensor {
     /// This tensor with entry `i` of `rows`' dimension `d` added to the entry that `index[i]` names, in order; an entry may be named more than
     /// once. `index` holds integers, one per entry of `rows`. A bad index is an error of the evaluation.
+    /// `[…,N,…]` with `[K]` and rows `[…,K,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When the shapes do not fit, or the index is not of one dimension.
@@ -215,6 +216,7 @@ impl Tensor {
     }
 
     /// This tensor with entry `i` of `rows`' dimension `d` in the place of the entry that `index[i]` names; of several for one place the last.
+    /// `[…,N,…]` with `[K]` and rows `[…,K,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// As for [`Tensor::index_add`].
@@ -235,6 +237,7 @@ impl Tensor {
     /// This tensor with each element of `source` combined with the element of dimension `d` at the same place of `index`, and otherwise at the
     /// same place: the opposite of [`Tensor::gather`]. `index` has as many dimensions as both, is nowhere larger than `source`, and larger than
     /// this tensor in `d` only. Elements for the same place are taken in order. A bad index is an error of the evaluation.
+    /// `[…,N,…]` with `index` and `source` of `[…,K,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When the shapes do not fit, or the index does not hold integers.

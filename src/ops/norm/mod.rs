@@ -184,6 +184,7 @@ impl Tensor {
     }
 
     /// Layer normalization (Ba et al., 2016) over the last dimension: zero mean and unit (biased) variance, times `weight`, plus `bias`.
+    /// `[…,N]` with `[N]` and `[N]` → `[…,N]`.
     ///
     /// # Errors
     /// When there is no dimension, or `weight` or `bias` does not have one entry per element of the last dimension.
@@ -200,7 +201,7 @@ impl Tensor {
         self.normalized(false, weight, bias, eps)
     }
 
-    /// Root-mean-square normalization (Zhang and Sennrich, 2019) over the last dimension, times `weight`.
+    /// Root-mean-square normalization (Zhang and Sennrich, 2019) over the last dimension, times `weight`. `[…,N]` with `[N]` → `[…,N]`.
     ///
     /// # Errors
     /// When there is no dimension, or `weight` does not have one entry per element of the last dimension.

@@ -431,6 +431,7 @@ impl Tensor {
     }
 
     /// The index of the largest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as largest.
+    /// `[A,N,B]` along 1 → `[A,B]`.
     ///
     /// # Errors
     /// When there is no such dimension, or it is empty.
@@ -447,6 +448,7 @@ impl Tensor {
     }
 
     /// The index of the smallest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as smallest.
+    /// `[A,N,B]` along 1 → `[A,B]`.
     ///
     /// # Errors
     /// When there is no such dimension, or it is empty.
@@ -469,6 +471,7 @@ impl Tensor {
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
+    /// `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -489,6 +492,7 @@ impl Tensor {
     }
 
     /// The standard deviation over dimensions `dims` (all, if empty): the root of [`Tensor::var`].
+    /// `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -505,6 +509,7 @@ impl Tensor {
     }
 
     /// Whether all elements over dimensions `dims` (all, if empty) are not zero; true where there are none.
+    /// `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -521,6 +526,7 @@ impl Tensor {
     }
 
     /// Whether any element over dimensions `dims` (all, if empty) is not zero; false where there are none.
+    /// `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -546,7 +552,7 @@ impl Tensor {
         Tensor::full(empty, sum.dims(), self.stored(), self.device())
     }
 
-    /// ln Σ eˣ over dimensions `dims` (all, if empty), from the largest element.
+    /// ln Σ eˣ over dimensions `dims` (all, if empty), from the largest element. `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -570,7 +576,7 @@ impl Tensor {
     }
 
     /// The vector norm of order `p` over dimensions `dims` (all, if empty): (Σ |x|ᵖ)^(1/p); ±∞ gives the extreme of |x|, 0 the count of
-    /// elements that are not zero.
+    /// elements that are not zero. `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -613,7 +619,7 @@ impl Tensor {
 
 macro_rules! reductions {
     ($($doc:literal $all:ident $name:ident $op:ident, $total:expr, $rows:expr;)*) => { impl Tensor { $(
-        #[doc = concat!($doc, " over dimensions `dims`; over all, if empty. `keepdim` leaves them with size 1.")]
+        #[doc = concat!($doc, " over dimensions `dims`; over all, if empty. `[A,N,B]` over 1 → `[A,B]`, with `keepdim` `[A,1,B]`.")]
         ///
         /// # Errors
         /// When there is no such dimension; an extreme also when there is nothing to choose from.
@@ -626,7 +632,7 @@ macro_rules! reductions {
         pub fn $name(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
             self.reduce(ReduceOp::$op, dims, keepdim)
         }
-        #[doc = concat!($doc, " over all elements.")]
+        #[doc = concat!($doc, " over all elements: `[…]` → `[]`.")]
         ///
         /// # Errors
         /// For an extreme when there are no elements.

@@ -131,7 +131,7 @@ impl Tensor {
         Tensor::op1(Softmax { log, dim: k }, smallvec::smallvec![x], Default::default(), Meta { dtype, shape: *self.shape() }, at)
     }
 
-    /// eˣ / Σ eˣ along dimension `d`, computed in f32 from the row's maximum.
+    /// eˣ / Σ eˣ along dimension `d`, computed in f32 from the row's maximum. `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -147,7 +147,7 @@ impl Tensor {
         self.softmax_of(false, d)
     }
 
-    /// The logarithm of [`Tensor::softmax`], without forming it.
+    /// The logarithm of [`Tensor::softmax`], without forming it. `[…,N,…]` → `[…,N,…]`.
     ///
     /// # Errors
     /// When there is no such dimension.

@@ -104,6 +104,7 @@ impl Op for TopKKernel {
 
 impl Tensor {
     /// The `k` largest elements of dimension `d` (or the smallest) in order, and the index (i32) that each had.
+    /// `[…,N,…]` → `[…,k,…]`, both.
     ///
     /// # Errors
     /// When the dimension has fewer elements than `k`; those of [`Tensor::sort`].

@@ -1,4 +1,4 @@
-//! Every public function that can fail has an example in its documentation.
+//! Every public function that can fail, methods of traits too, says when and has an example; every operation that is not elementwise says its shapes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,13 @@ use std::path::{Path, PathBuf};
 /// Functions without an example: they exist on Apple's systems only, where no example has been compiled.
 const WITHOUT_EXAMPLE: [&str; 5] =
     ["NativeMetal::open", "NativeMetal::open_with", "NativeMetal::prepare", "NativeMetal::alloc_as", "NativeMetal::write"];
+
+/// Methods of traits without an example: they take a compiled plan, which only the engine makes.
+const OF_PLANS: [&str; 1] = ["Backend::run_repeated"];
+
+/// Files of operations whose results have the shape of their operands, or of tensors that the caller names.
+const ELEMENTWISE: [&str; 8] =
+    ["activation.rs", "arithmetic.rs", "create.rs", "elementwise.rs", "float_bits.rs", "loss.rs", "random.rs", "values.rs"];
 
 /// The modules of the library: those that users reach by their path, and the names that such modules re-export from others.
 #[derive(Default)]
@@ -60,20 +67,38 @@ fn implemented(line: &str) -> Option<&str> {
     words(rest.split(" for ").last()?).next()
 }
 
-/// The public functions of a file that can fail, each with its documentation; `reached` says whether users can call it.
+/// The documentation and the attributes above a line.
+fn above(lines: &[&str], n: usize) -> String {
+    let is_part = |k: &usize| lines[*k].trim_start().starts_with("///") || lines[*k].trim_start().starts_with("#[");
+    let begins = (0..n).rev().take_while(is_part).last();
+    lines[begins.unwrap_or(n)..n].join("\n")
+}
+
+/// The public functions of a file that can fail, each with its documentation; `reached` says whether users can call it. The example of a trait counts
+/// for the methods that an implementation must have, and for those that it calls.
 fn fallible(text: &str, reached: impl Fn(Option<&str>, &str) -> bool) -> Vec<(String, String)> {
     let lines: Vec<&str> = text.lines().collect();
-    let (mut found, mut of) = (Vec::new(), None);
+    let (mut found, mut of, mut of_trait) = (Vec::new(), None, None);
     for (n, line) in lines.iter().enumerate() {
-        of = if *line == "}" { None } else { implemented(line).or(of) };
-        let Some(rest) = line.trim_start().strip_prefix("pub ") else { continue };
+        if *line == "}" {
+            (of, of_trait) = (None, None);
+        } else if let Some(name) = line.strip_prefix("pub trait ").and_then(|rest| words(rest).next()) {
+            (of, of_trait) = (Some(name), Some(above(&lines, n)));
+        } else {
+            of = implemented(line).or(of);
+        }
+        let visible = match of_trait {
+            Some(_) => line.strip_prefix("    ").filter(|rest| !rest.starts_with(' ')),
+            None => line.trim_start().strip_prefix("pub "),
+        };
+        let Some(rest) = visible else { continue };
         let rest = ["const ", "async ", "unsafe "].iter().fold(rest, |r, word| r.strip_prefix(word).unwrap_or(r));
         let Some(name) = rest.strip_prefix("fn ").and_then(|r| words(r).next()) else { continue };
         let ends = (n..lines.len()).find(|&end| lines[end].contains('{') || lines[end].ends_with(';')).unwrap_or(n);
         let signature = lines[n..=ends].concat();
-        let begins =
-            (0..n).rev().take_while(|&k| lines[k].trim_start().starts_with("///") || lines[k].trim_start().starts_with("#[")).last();
-        let doc = lines[begins.unwrap_or(n)..n].join("\n");
+        let mut doc = above(&lines, n);
+        let of_all = of_trait.iter().filter(|all| signature.ends_with(';') || all.contains(&format!(".{name}(")));
+        of_all.for_each(|all| doc += all);
         let fails = signature.split("->").last().is_some_and(|result| signature.contains("->") && result.contains("Result<"));
         if fails && reached(of, name) && !doc.contains("doc(hidden)") {
             found.push((of.map_or(name.to_string(), |of| format!("{of}::{name}")), doc));
@@ -89,14 +114,20 @@ fn functions_and_their_documentation_are_found() {
     let found = fallible(text, |_, _| true);
     assert_eq!(found.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["A::a", "e"]);
     assert!(found[0].1.contains("```") && found[1].1.is_empty());
+
+    let text = "/// ```\n/// x.c(1);\npub trait B: Send {\n    fn a(&self) -> TensorResult<()>;\n    fn b(&self) -> TensorResult<()> {\n        f(|| {})\n    }\n    \
+                fn c(&self) -> TensorResult<()> {\n    }\n    fn d(&self);\n}\ntrait C {\n    fn a(&self) -> TensorResult<()>;\n}\n";
+    let found = fallible(text, |_, _| true);
+    let found: Vec<_> = found.iter().map(|f| (f.0.as_str(), f.1.contains("```"))).collect();
+    assert_eq!(found, [("B::a", true), ("B::b", false), ("B::c", true)]);
 }
 
 #[test]
-fn every_function_that_can_fail_has_an_example() {
+fn every_function_that_can_fail_says_when_and_has_an_example() {
     let source = Path::new(env!("TENSORLOGIC_ROOT")).join("src");
     let mut modules = Modules::default();
     modules.add(source.join("lib.rs"), &source, true);
-    let (mut count, mut without) = (0, Vec::new());
+    let (mut count, mut without, mut silent) = (0, Vec::new(), Vec::new());
     for file in &modules.all {
         let text = std::fs::read_to_string(file).unwrap();
         let reached = |of: Option<&str>, name: &str| {
@@ -115,13 +146,39 @@ fn every_function_that_can_fail_has_an_example() {
         };
         for (name, doc) in fallible(&text, reached) {
             count += 1;
-            let example = doc.contains("```");
-            assert!(!example || !WITHOUT_EXAMPLE.contains(&name.as_str()), "{name} has an example: take it off the list");
-            if !example && !WITHOUT_EXAMPLE.contains(&name.as_str()) {
-                without.push(format!("{} {name}", file.strip_prefix(&source).unwrap().display()));
+            let (example, of) = (doc.contains("```"), format!("{} {name}", file.strip_prefix(&source).unwrap().display()));
+            let listed = WITHOUT_EXAMPLE.iter().chain(&OF_PLANS).any(|other| *other == name);
+            assert!(!example || !listed, "{name} has an example: take it off the list");
+            if !doc.contains("# Errors") {
+                silent.push(of.clone());
+            }
+            if !example && !listed {
+                without.push(of);
             }
         }
     }
     assert!(count > 500, "{count} functions were found");
     assert!(without.is_empty(), "{} of {count} functions that can fail have no example:\n{}", without.len(), without.join("\n"));
+    assert!(silent.is_empty(), "{} of {count} functions that can fail do not say when:\n{}", silent.len(), silent.join("\n"));
+}
+
+#[test]
+fn every_operation_that_is_not_elementwise_says_its_shapes() {
+    let ops = Path::new(env!("TENSORLOGIC_ROOT")).join("src/ops");
+    let mut modules = Modules::default();
+    modules.add(ops.join("mod.rs"), &ops, true);
+    assert!(ELEMENTWISE.iter().all(|name| modules.all.contains(&ops.join(name))), "{ELEMENTWISE:?}");
+    let (mut count, mut without) = (0, Vec::new());
+    for file in modules.all.iter().filter(|file| !ELEMENTWISE.iter().any(|name| **file == ops.join(name))) {
+        let text = std::fs::read_to_string(file).unwrap();
+        for (name, doc) in fallible(&text, |of, _| of == Some("Tensor")) {
+            count += 1;
+            let says = doc.split("# Errors").next().unwrap().split("```").next().unwrap();
+            if !says.contains("`[") {
+                without.push(format!("{} {name}", file.strip_prefix(&ops).unwrap().display()));
+            }
+        }
+    }
+    assert!(count > 90, "{count} operations were found");
+    assert!(without.is_empty(), "{} of {count} operations say no shape like `[…,M,N]`:\n{}", without.len(), without.join("\n"));
 }

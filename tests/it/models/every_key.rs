@@ -143,16 +143,22 @@ fn is_of_another_type(error: &str) -> bool {
     [", not a ", ", not true or false", "expected a whole number from 1"].iter().any(|what| error.contains(what))
 }
 
-/// What is wrong with a key of a model that computes `want`; `run` loads the model of other settings. The key may be one of an object.
+/// Keys that the library lists as without effect, and that have one in these types.
+const WITH_EFFECT: [(&str, &str, &str); 3] = [
+    ("clip.text_config", "eos_token_id", "the state of this token is the text's embedding"),
+    ("roberta", "pad_token_id", "positions begin behind it"),
+    ("xlm-roberta", "pad_token_id", "positions begin behind it"),
+];
+
+/// What is wrong with a key of a model that computes `want`; `run` loads the model of other settings. The key may be one of an object. If it is `listed` as
+/// without effect, each value is refused by name or changes nothing.
 fn check(
     config: &Map<String, Json>,
     (part, key): (Option<&str>, &str),
+    listed: bool,
     want: &[f32],
     run: impl Fn(&Json) -> Result<Vec<f32>, String>,
 ) -> Option<String> {
-    if without_effect(key).is_some() {
-        return None;
-    }
     let inside = part.map_or(config, |part| config[part].as_object().unwrap());
     let own = inside.get(key).unwrap_or(&Json::Null);
     let more = match own {
@@ -167,6 +173,11 @@ fn check(
             None => drop(changed.insert(key.into(), value.clone())),
         }
         match run(&Json::Object(changed)) {
+            Err(e) if listed && !e.contains(key) => return Some(format!("{key} = {value} is refused without its name: {e}")),
+            Err(_) if listed => {}
+            Ok(got) if listed && got != want => {
+                return Some(format!("{key} = {value} has an effect, and is listed in the library as without"));
+            }
             // That a value of another type is refused says nothing of those of its own.
             Err(e) if e.contains(key) && is_of_another_type(&e) => {}
             Err(e) if FITTING.iter().any(|(own, other)| *own == key && e.contains(&format!("`{other}`"))) => return None,
@@ -181,7 +192,7 @@ fn check(
             Ok(_) => {}
         }
     }
-    Some(format!("{key} = {own}: no other value is refused or changes a logit"))
+    (!listed).then(|| format!("{key} = {own}: no other value is refused or changes a logit"))
 }
 
 /// Checks the keys of a type, or of a part of it, and those that the model's own settings have besides. `kind` is the type's name, with its part's.
@@ -199,9 +210,10 @@ fn walk(
     let want = run(&Json::Object(config.clone())).unwrap_or_else(|e| panic!("{kind}: {e}"));
     assert!(want.iter().all(|v| v.is_finite()), "{kind}");
     for key in keys.into_iter().filter(|key| part.is_some() || !PARTS.contains(key)) {
-        match check(config, (part, key), &want, run) {
+        let listed = without_effect(key).is_some() && !WITH_EFFECT.iter().any(|(own, other, _)| (*own, *other) == (kind, key));
+        match check(config, (part, key), listed, &want, run) {
             // None of its values is refused or changes a logit.
-            Some(_) if is_listed(&["*", kind], key) => {}
+            Some(_) if !listed && is_listed(&["*", kind], key) => {}
             None if is_listed(&[kind], key) => wrong.push(format!("{kind}: {key} has an effect after all")),
             what => wrong.extend(what.map(|what| format!("{kind}: {what}"))),
         }

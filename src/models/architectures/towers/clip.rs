@@ -29,6 +29,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<PairSpec> {
     stack.embed.positions = Some(LearnedPositions { offset: 0 });
     s.size(NONE, "text_config.vocab_size", 1 << 31)?;
     let end = s.number(NONE, "text_config.eos_token_id")?.unwrap_or(49_407.0);
+    if end.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&end) {
+        return Err(s.refuse(NONE, "text_config.eos_token_id", "it is the number of a token"));
+    }
     // The first files have a wrong number; the token that ends a text has the largest of all.
     let token = if end == 2.0 { TextToken::Largest } else { TextToken::FirstOf(end as u32) };
     let projection = keys_of_pair(s)?;
