@@ -3,6 +3,7 @@
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 mod barriers;
 mod blocks;
+#[cfg(feature = "gpu")]
 mod kernel_dispatch;
 mod kernel_wgsl;
 mod map_wgsl;
@@ -19,6 +20,7 @@ mod wgsl;
 
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 pub(super) use barriers::Barriers;
+#[cfg(feature = "gpu")]
 pub use kernel_dispatch::{KernelBinding, KernelBuffer, KernelDispatch, kernel_dispatches};
 pub(super) use operand::Bound;
 pub use options::DriverQuirks;
