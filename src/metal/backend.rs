@@ -215,7 +215,7 @@ impl Opened {
     ///         &self.0
     ///     }
     /// }
-    /// # if Vulkan::initialize().is_err() { return Ok(()); } // there is no driver for it
+    /// # if Vulkan::initialize().is_err() { return Ok(()); } // without a driver
     /// assert!(Vulkan::initialize()?.metal_device().name().ends_with("(vulkan)"));
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
@@ -342,7 +342,7 @@ impl RawGpuBackend {
     ///
     /// ```
     /// use tensorlogic::metal::{RawBackend, RawGpuBackend};
-    /// # if RawGpuBackend::open("vulkan").is_err() { return Ok(()); } // there is no driver for it
+    /// # if RawGpuBackend::open("vulkan").is_err() { return Ok(()); } // without a driver
     /// let backend = RawGpuBackend::open("vulkan")?;
     /// let handle = backend.allocate(16)?;
     /// assert_eq!(backend.buffer(handle)?.length(), 16);

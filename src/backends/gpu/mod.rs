@@ -68,7 +68,7 @@ impl GpuBackend {
     ///
     /// ```
     /// use tensorlogic::backends::{Backend, gpu::GpuBackend};
-    /// # if GpuBackend::open("vulkan:0").is_err() { return Ok(()); } // there is no driver for it
+    /// # if GpuBackend::open("vulkan:0").is_err() { return Ok(()); } // without a driver
     /// let gpu = GpuBackend::open("vulkan:0")?;
     /// assert!(gpu.name().contains("vulkan"));
     /// # Ok::<(), tensorlogic::TensorError>(())

@@ -28,7 +28,7 @@ params! {
 
 static LINEAR_SCAN: Template = Template::new("linear_scan.wgsl", include_str!("linear_scan.wgsl")).params(LinearScanParams::FIELDS);
 
-/// Threads that share a column. With the rows that a thread may have they are the rows of a state at most, for which there is no other kernel.
+/// Threads that share a column. With the rows of a thread they bound the rows of a state; no other kernel takes larger ones.
 const SLICES: usize = 8;
 /// Columns of a workgroup, so that it has 128 threads, which every adapter allows.
 const COLUMNS: usize = 16;

@@ -60,7 +60,7 @@ fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
 
 /// Why a constant is none of the tuning table's numbers.
 const GEOMETRY: &str = "the kernel's source, or what it declares, has the same size";
-const LIMIT: &str = "beyond it there is no kernel, or no room in some adapter";
+const LIMIT: &str = "no kernel can be generated beyond it, or some adapter lacks the memory";
 const TRIED: &str = "sizes that are tried in this order: memory and the table decide which is taken";
 const ACCESS: &str = "elements that are read side by side, and threads that do so";
 const UNROLLED: &str = "a loop that is written out; the table's counts are below it";
@@ -160,7 +160,7 @@ fn number(text: &str) -> Option<u64> {
 /// The number with which `text` ends.
 fn number_before(text: &str) -> Option<u64> {
     let start = text.rfind(|c: char| !c.is_ascii_alphanumeric() && c != '_').map_or(0, |at| at + 1);
-    // A place in a tuple is no number.
+    // The index of a tuple's field does not count.
     number(&text[start..]).filter(|_| !text[..start].ends_with('.'))
 }
 
