@@ -127,7 +127,7 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// A dimension of a tensor by its number, from 0 on or, with -1 for the last, from behind: `usize`, `isize` or `i32`.
+/// The number of a dimension, or of a position along one: `usize`, `isize` or `i32`. Negative numbers count from the end, -1 is the last.
 ///
 /// ```
 /// use tensorlogic::prelude::*;
@@ -136,23 +136,23 @@ impl fmt::Debug for Shape {
 /// assert_eq!(x.select(last, 0)?.dims(), x.select(-1, 0)?.dims());
 /// # Ok::<(), TensorError>(())
 /// ```
-pub trait Axis: Copy {
-    /// The number; below 0 from behind.
-    fn axis(self) -> isize;
+pub trait SignedIndex: Copy {
+    /// The number; negative ones count from the end.
+    fn signed(self) -> isize;
 }
-impl Axis for isize {
-    fn axis(self) -> isize {
+impl SignedIndex for isize {
+    fn signed(self) -> isize {
         self
     }
 }
-impl Axis for i32 {
-    fn axis(self) -> isize {
+impl SignedIndex for i32 {
+    fn signed(self) -> isize {
         self as isize
     }
 }
-impl Axis for usize {
-    fn axis(self) -> isize {
-        // No tensor has as many dimensions; the method that is called refuses it.
+impl SignedIndex for usize {
+    fn signed(self) -> isize {
+        // Beyond every end, which the method that is called refuses.
         isize::try_from(self).unwrap_or(isize::MAX)
     }
 }
@@ -170,8 +170,8 @@ impl Axis for usize {
 /// assert!(dim(3, 3, "my_op", at).is_err());
 /// # Ok::<(), tensorlogic::TensorError>(())
 /// ```
-pub fn dim(d: impl Axis, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
-    let (d, r) = (d.axis(), rank.max(1) as isize);
+pub fn dim(d: impl SignedIndex, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
+    let (d, r) = (d.signed(), rank.max(1) as isize);
     if d < -r || d >= r {
         return Err(TensorError::shape(op, at, format!("dimension {d} of a tensor with {rank}; allowed are {} to {}", -r, r - 1)));
     }

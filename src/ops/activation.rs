@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::ops::Lit;
-use crate::shape::Axis;
+use crate::shape::SignedIndex;
 use crate::tensor::{Mode, RareFields, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
@@ -479,7 +479,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn glu(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn glu(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = crate::shape::dim(d, self.rank(), "glu", at)?;
         let size = self.size_for("glu", k, at)?;

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::shape::{Axis, dim};
+use crate::shape::{SignedIndex, dim};
 use crate::tensor::{Grads, Inputs, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
@@ -60,7 +60,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: impl Axis) -> TensorResult<Tensor> {
+    pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let mut tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
         if tensors.iter().any(|t| t.rank() > 1) {
@@ -106,7 +106,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], d: impl Axis) -> TensorResult<Tensor> {
+    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
         let Some(&first) = tensors.first() else { return Err(TensorError::shape("stack", at, "no tensors")) };
@@ -136,7 +136,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn split(&self, d: impl Axis) -> TensorResult<Vec<Tensor>> {
+    pub fn split(&self, d: impl SignedIndex) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "split", at)?;
         let mut parts = Vec::new();
@@ -160,7 +160,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn split_with_sizes(&self, sizes: &[usize], d: impl Axis) -> TensorResult<Vec<Tensor>> {
+    pub fn split_with_sizes(&self, sizes: &[usize], d: impl SignedIndex) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "split_with_sizes", at)?;
         let size = self.size_for("split_with_sizes", k, at)?;
@@ -192,7 +192,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn chunk(&self, n: usize, d: impl Axis) -> TensorResult<Vec<Tensor>> {
+    pub fn chunk(&self, n: usize, d: impl SignedIndex) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "chunk", at)?;
         let size = self.size_for("chunk", k, at)?;
@@ -216,7 +216,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unstack(&self, d: impl Axis) -> TensorResult<Vec<Tensor>> {
+    pub fn unstack(&self, d: impl SignedIndex) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unstack", at)?;
         let mut parts = Vec::new();

@@ -1,6 +1,7 @@
 //! `x.i((.., 1))`: numbers, ranges and index tensors, one per dimension, as Python's brackets.
 
 use crate::error::{At, TensorError, TensorResult};
+use crate::shape::SignedIndex;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
@@ -17,33 +18,11 @@ pub enum Pick {
     Tensor(Tensor),
 }
 
-/// A number that may stand in [`Tensor::i`]: `usize`, `isize` or `i32`.
-pub trait Position: Copy {
-    /// The number; negative ones count from the end.
-    fn position(self) -> isize;
-}
-impl Position for usize {
-    fn position(self) -> isize {
-        // Beyond every dimension's end, which is then an error.
-        isize::try_from(self).unwrap_or(isize::MAX)
-    }
-}
-impl Position for isize {
-    fn position(self) -> isize {
-        self
-    }
-}
-impl Position for i32 {
-    fn position(self) -> isize {
-        self as isize
-    }
-}
-
 macro_rules! pick_numbers {
     ($($t:ty),*) => { $(
         impl From<$t> for Pick {
             fn from(n: $t) -> Pick {
-                Pick::At(n.position())
+                Pick::At(n.signed())
             }
         }
     )* };
@@ -52,7 +31,7 @@ pick_numbers!(usize, isize, i32);
 
 macro_rules! pick_ranges {
     ($($t:ident |$r:ident| $start:expr, $end:expr;)*) => { $(
-        impl<P: Position> From<$t<P>> for Pick {
+        impl<P: SignedIndex> From<$t<P>> for Pick {
             fn from($r: $t<P>) -> Pick {
                 Pick::Range($start, $end)
             }
@@ -60,11 +39,11 @@ macro_rules! pick_ranges {
     )* };
 }
 pick_ranges! {
-    Range |r| Bound::Included(r.start.position()), Bound::Excluded(r.end.position());
-    RangeFrom |r| Bound::Included(r.start.position()), Bound::Unbounded;
-    RangeTo |r| Bound::Unbounded, Bound::Excluded(r.end.position());
-    RangeInclusive |r| Bound::Included(r.start().position()), Bound::Included(r.end().position());
-    RangeToInclusive |r| Bound::Unbounded, Bound::Included(r.end.position());
+    Range |r| Bound::Included(r.start.signed()), Bound::Excluded(r.end.signed());
+    RangeFrom |r| Bound::Included(r.start.signed()), Bound::Unbounded;
+    RangeTo |r| Bound::Unbounded, Bound::Excluded(r.end.signed());
+    RangeInclusive |r| Bound::Included(r.start().signed()), Bound::Included(r.end().signed());
+    RangeToInclusive |r| Bound::Unbounded, Bound::Included(r.end.signed());
 }
 impl From<RangeFull> for Pick {
     fn from(_: RangeFull) -> Pick {

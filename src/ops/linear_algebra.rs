@@ -5,7 +5,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::ops::Rhs;
 use crate::ops::create::nullary;
 use crate::scalar::{Binary, Prim};
-use crate::shape::{Axis, Shape};
+use crate::shape::{Shape, SignedIndex};
 use crate::tensor::Tensor;
 use std::panic::Location;
 
@@ -185,14 +185,14 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cosine_similarity(&self, rhs: &Tensor, d: impl Axis, eps: f64) -> TensorResult<Tensor> {
+    pub fn cosine_similarity(&self, rhs: &Tensor, d: impl SignedIndex, eps: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
         let full = self.shape().broadcast(rhs.shape(), "cosine_similarity", at)?;
         let stored = self.stored().promote(rhs.stored()).map_err(|e| TensorError::dtype("cosine_similarity", at, e.to_string()))?;
         // Near 1 and -1 the parts of the gradient cancel: 16 bits would leave their rounding.
         let wide = |x: &Tensor| if stored.is_float() { x.cast(stored.compute()) } else { Ok(x.clone()) };
         let (a, b) = (wide(self)?.broadcast_to(&full)?, wide(rhs)?.broadcast_to(&full)?);
-        let d = [d.axis()];
+        let d = [d.signed()];
         let (long_a, long_b) = (a.norm(2.0, &d, true)?, b.norm(2.0, &d, true)?);
         let y = a.div(&long_a.clamp(Some(eps), None)?)?.mul(&b.div(&long_b.clamp(Some(eps), None)?)?)?.sum(&d, false)?;
         if stored.is_float() { y.cast(stored) } else { Ok(y) }
@@ -211,9 +211,9 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn normalize(&self, p: f64, d: impl Axis, eps: f64) -> TensorResult<Tensor> {
+    pub fn normalize(&self, p: f64, d: impl SignedIndex, eps: f64) -> TensorResult<Tensor> {
         let x = self.cast(if self.dtype().compute() == DType::F64 { DType::F64 } else { DType::F32 })?;
-        let long = x.norm(p, &[d.axis()], true)?.clamp(Some(eps), None)?;
+        let long = x.norm(p, &[d.signed()], true)?.clamp(Some(eps), None)?;
         let y = x.div(&long)?;
         if self.dtype().is_float() { y.cast(self.stored()) } else { Ok(y) }
     }

@@ -3,7 +3,7 @@
 use crate::error::{TensorError, TensorResult};
 use crate::ops::Combine;
 use crate::ops::sizes::Sizes;
-use crate::shape::{Axis, dim};
+use crate::shape::{SignedIndex, dim};
 use crate::tensor::{Mode, Tensor};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
@@ -47,7 +47,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn scatter_add(&self, d: impl Axis, index: &Tensor, source: &Tensor) -> TensorResult<Tensor> {
+    pub fn scatter_add(&self, d: impl SignedIndex, index: &Tensor, source: &Tensor) -> TensorResult<Tensor> {
         self.scatter(d, index, source, Combine::Add)
     }
 
@@ -63,7 +63,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn movedim(&self, from: impl Axis, to: impl Axis) -> TensorResult<Tensor> {
+    pub fn movedim(&self, from: impl SignedIndex, to: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (from, to) = (dim(from, self.rank(), "movedim", at)?, dim(to, self.rank(), "movedim", at)?);
         if self.rank() == 0 {
@@ -87,7 +87,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unflatten(&self, d: impl Axis, sizes: impl Sizes) -> TensorResult<Tensor> {
+    pub fn unflatten(&self, d: impl SignedIndex, sizes: impl Sizes) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unflatten", at)?;
         let size = self.size_for("unflatten", k, at)?;
@@ -124,7 +124,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn median(&self, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
+    pub fn median(&self, d: impl SignedIndex) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "median", at)?;
         if self.rank() == 0 {

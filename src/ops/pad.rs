@@ -2,7 +2,7 @@
 
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -197,7 +197,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn repeat_interleave(&self, n: usize, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn repeat_interleave(&self, n: usize, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "repeat_interleave", at)?;
         let size = self.size_for("repeat_interleave", k, at)?;
@@ -222,7 +222,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn roll(&self, shift: isize, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn roll(&self, shift: isize, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "roll", at)?;
         let size = self.size_for("roll", k, at)?;
@@ -246,7 +246,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unfold(&self, d: impl Axis, size: usize, step: usize) -> TensorResult<Tensor> {
+    pub fn unfold(&self, d: impl SignedIndex, size: usize, step: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unfold", at)?;
         let whole = if self.rank() == 0 { self.unsqueeze(0)? } else { self.clone() };

@@ -6,7 +6,7 @@ use crate::ops::Rhs;
 use crate::ops::pad::PadMode;
 use crate::ops::sort::extreme_of;
 use crate::scalar::Binary;
-use crate::shape::{Axis, dim};
+use crate::shape::{SignedIndex, dim};
 use crate::tensor::{Mode, Tensor};
 use std::panic::Location;
 
@@ -24,7 +24,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cumsum(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn cumsum(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         self.scan("cumsum", d, Binary::Add, 0.0, Location::caller())
     }
 
@@ -41,7 +41,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cumprod(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn cumprod(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         self.scan("cumprod", d, Binary::Mul, 1.0, Location::caller())
     }
 
@@ -60,7 +60,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cummax(&self, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
+    pub fn cummax(&self, d: impl SignedIndex) -> TensorResult<(Tensor, Tensor)> {
         self.running_extreme("cummax", d, true, Location::caller())
     }
 
@@ -79,12 +79,12 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn cummin(&self, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
+    pub fn cummin(&self, d: impl SignedIndex) -> TensorResult<(Tensor, Tensor)> {
         self.running_extreme("cummin", d, false, Location::caller())
     }
 
     /// As [`Tensor::scan`], of pairs: a value and its place.
-    fn running_extreme(&self, op: &'static str, d: impl Axis, largest: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
+    fn running_extreme(&self, op: &'static str, d: impl SignedIndex, largest: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
         let (k, n, x) = self.ordered(op, d, at)?;
         let run = || {
             if self.rank() == 0 || x.numel() == 0 {
@@ -114,7 +114,7 @@ impl Tensor {
     }
 
     /// In ⌈log₂ n⌉ rounds, each of which combines every element with the one 1, 2, 4, … places before it (Hillis and Steele, 1986).
-    fn scan(&self, op: &'static str, d: impl Axis, combine: Binary, neutral: f64, at: At) -> TensorResult<Tensor> {
+    fn scan(&self, op: &'static str, d: impl SignedIndex, combine: Binary, neutral: f64, at: At) -> TensorResult<Tensor> {
         let k = dim(d, self.rank(), op, at)?;
         let whole = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
         let (work, result) = match self.stored() {

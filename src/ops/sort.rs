@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::ops::pad::PadMode;
-use crate::shape::{Axis, dim};
+use crate::shape::{SignedIndex, dim};
 use crate::tensor::{Mode, Tensor};
 use std::panic::Location;
 
@@ -23,7 +23,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn sort(&self, d: impl Axis, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub fn sort(&self, d: impl SignedIndex, descending: bool) -> TensorResult<(Tensor, Tensor)> {
         self.sorted("sort", d, descending)
     }
 
@@ -39,12 +39,12 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn argsort(&self, d: impl Axis, descending: bool) -> TensorResult<Tensor> {
+    pub fn argsort(&self, d: impl SignedIndex, descending: bool) -> TensorResult<Tensor> {
         Ok(self.detach().sorted("argsort", d, descending)?.1)
     }
 
     /// Dimension `d`, how many elements it has, and these values in a dtype that compares, for results with their places as i32.
-    pub(super) fn ordered(&self, op: &'static str, d: impl Axis, at: At) -> TensorResult<(usize, usize, Tensor)> {
+    pub(super) fn ordered(&self, op: &'static str, d: impl SignedIndex, at: At) -> TensorResult<(usize, usize, Tensor)> {
         let k = dim(d, self.rank(), op, at)?;
         let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
         if n > 1 << 30 {
@@ -55,7 +55,7 @@ impl Tensor {
     }
 
     #[track_caller]
-    pub(super) fn sorted(&self, op: &'static str, d: impl Axis, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub(super) fn sorted(&self, op: &'static str, d: impl SignedIndex, descending: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         let (k, n, x) = self.ordered(op, d, at)?;
         let run = || {

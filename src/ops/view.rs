@@ -3,7 +3,7 @@
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::sizes::Sizes;
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::Tensor;
 use std::panic::Location;
 
@@ -94,7 +94,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn transpose(&self, a: impl Axis, b: impl Axis) -> TensorResult<Tensor> {
+    pub fn transpose(&self, a: impl SignedIndex, b: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (a, b) = (dim(a, self.rank(), "transpose", at)?, dim(b, self.rank(), "transpose", at)?);
         let mut order: smallvec::SmallVec<[usize; 8]> = (0..self.rank()).collect();
@@ -135,7 +135,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn narrow(&self, d: impl Axis, start: usize, len: usize) -> TensorResult<Tensor> {
+    pub fn narrow(&self, d: impl SignedIndex, start: usize, len: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "narrow", at)?;
         let size = self.size_for("narrow", k, at)?;
@@ -163,7 +163,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn slice(&self, d: impl Axis, start: usize, end: usize, step: usize) -> TensorResult<Tensor> {
+    pub fn slice(&self, d: impl SignedIndex, start: usize, end: usize, step: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "slice", at)?;
         let size = self.size_for("slice", k, at)?;
@@ -191,7 +191,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn flip(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn flip(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "flip", at)?;
         let size = self.size_for("flip", k, at)?;
@@ -211,7 +211,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn select(&self, d: impl Axis, index: usize) -> TensorResult<Tensor> {
+    pub fn select(&self, d: impl SignedIndex, index: usize) -> TensorResult<Tensor> {
         let k = dim(d, self.rank(), "select", Location::caller())?;
         self.narrow(k, index, 1)?.squeeze(k)
     }
@@ -290,7 +290,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn squeeze(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn squeeze(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "squeeze", at)?;
         if self.rank() == 0 || self.shape()[k] != 1 {
@@ -338,7 +338,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn unsqueeze(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn unsqueeze(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank() + 1, "unsqueeze", at)?;
         let l = self.layout();
@@ -364,11 +364,11 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn flatten(&self, from: impl Axis, to: impl Axis) -> TensorResult<Tensor> {
+    pub fn flatten(&self, from: impl SignedIndex, to: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (a, b) = (dim(from, self.rank(), "flatten", at)?, dim(to, self.rank(), "flatten", at)?);
         if a > b {
-            return Err(TensorError::shape("flatten", at, format!("dimension {} comes after {}", from.axis(), to.axis())));
+            return Err(TensorError::shape("flatten", at, format!("dimension {} comes after {}", from.signed(), to.signed())));
         }
         if self.rank() == 0 {
             return self.reshape(&[1]);

@@ -3,7 +3,7 @@
 use crate::error::At;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::shape::{Axis, dim};
+use crate::shape::{SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -143,7 +143,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn write(&self, value: &Tensor, d: impl Axis, start: usize) -> TensorResult<Tensor> {
+    pub fn write(&self, value: &Tensor, d: impl SignedIndex, start: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "write", at)?;
         let size = self.size_for("write", k, at)?;

@@ -14,7 +14,7 @@ use crate::eval::eval_all;
 use crate::ops::Lit;
 use crate::ops::pad::PadMode;
 use crate::quant::{Affine, Bits, Granularity};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Meta, Tensor};
 use matmul::AffineMatMul;
 use std::panic::Location;
@@ -367,8 +367,8 @@ impl DynamicQuantizer {
         Ok(DynamicQuantizer { affine: Affine { bits: Bits::try_from(bits)?, ..Affine::int8() } })
     }
     /// The same with a scale for each index of a dimension.
-    pub fn per_channel(self, axis: impl Axis) -> DynamicQuantizer {
-        DynamicQuantizer { affine: self.affine.per_channel(axis.axis()) }
+    pub fn per_channel(self, axis: impl SignedIndex) -> DynamicQuantizer {
+        DynamicQuantizer { affine: self.affine.per_channel(axis.signed()) }
     }
     /// The same with zero points of 0.
     pub fn symmetric(self) -> DynamicQuantizer {

@@ -9,7 +9,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftDirection, FftNum, FftPlanner};
@@ -120,7 +120,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn fft(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn fft(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         self.transform("fft", d, false, Location::caller())
     }
 
@@ -136,7 +136,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn ifft(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn ifft(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         self.transform("ifft", d, true, Location::caller())
     }
 
@@ -153,7 +153,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn rfft(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn rfft(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "rfft", at)?;
         Mode { at: Some(at), ..Mode::current() }.run(|| {
@@ -176,7 +176,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn irfft(&self, n: usize, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn irfft(&self, n: usize, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = self.complex_dim("irfft", d, at)?;
         let half = self.shape()[k];
@@ -193,7 +193,7 @@ impl Tensor {
     }
 
     /// A dimension of complex numbers.
-    fn complex_dim(&self, op: &'static str, d: impl Axis, at: At) -> TensorResult<usize> {
+    fn complex_dim(&self, op: &'static str, d: impl SignedIndex, at: At) -> TensorResult<usize> {
         let pairs = self.dims().split_last().filter(|(last, _)| **last == 2).map(|(_, dims)| dims.len());
         let Some(rank) = pairs.filter(|_| self.dtype().is_float() && !self.dtype().is_block()) else {
             let m = format!("{}{}: expected floats with a last dimension of 2 for real and imaginary parts", self.dtype(), self.shape());
@@ -202,7 +202,7 @@ impl Tensor {
         dim(d, rank, op, at)
     }
 
-    fn transform(&self, op: &'static str, d: impl Axis, inverse: bool, at: At) -> TensorResult<Tensor> {
+    fn transform(&self, op: &'static str, d: impl SignedIndex, inverse: bool, at: At) -> TensorResult<Tensor> {
         let k = self.complex_dim(op, d, at)?;
         if !self.device().capabilities().host_memory {
             let m = format!("{op} runs on the CPU, not on {}; move the tensor there by to_device(&Device::cpu())", self.device().name());

@@ -10,7 +10,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn index_select(&self, d: impl Axis, index: &Tensor) -> TensorResult<Tensor> {
+    pub fn index_select(&self, d: impl SignedIndex, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "index_select", at)?;
         if self.rank() == 0 && index.numel() == 1 {
@@ -242,7 +242,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn gather(&self, d: impl Axis, index: &Tensor) -> TensorResult<Tensor> {
+    pub fn gather(&self, d: impl SignedIndex, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "gather", at)?;
         // One number counts as one dimension of size 1, here and there.

@@ -12,7 +12,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Lit;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn index_add(&self, d: impl Axis, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
+    pub fn index_add(&self, d: impl SignedIndex, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
         self.combine(d, index, rows, Combine::Add)
     }
 
@@ -230,7 +230,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn index_copy(&self, d: impl Axis, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
+    pub fn index_copy(&self, d: impl SignedIndex, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
         self.combine(d, index, rows, Combine::Set)
     }
 
@@ -251,7 +251,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn scatter(&self, d: impl Axis, index: &Tensor, source: &Tensor, how: Combine) -> TensorResult<Tensor> {
+    pub fn scatter(&self, d: impl SignedIndex, index: &Tensor, source: &Tensor, how: Combine) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "scatter", at)?;
         let n = self.rank();
@@ -281,7 +281,7 @@ impl Tensor {
     }
 
     #[track_caller]
-    fn combine(&self, d: impl Axis, index: &Tensor, rows: &Tensor, how: Combine) -> TensorResult<Tensor> {
+    fn combine(&self, d: impl SignedIndex, index: &Tensor, rows: &Tensor, how: Combine) -> TensorResult<Tensor> {
         let at = Location::caller();
         let op = how.name();
         let k = dim(d, self.rank(), op, at)?;

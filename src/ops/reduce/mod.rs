@@ -11,7 +11,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -443,8 +443,8 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn argmax(&self, d: impl Axis) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMax, &[d.axis()], false)
+    pub fn argmax(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMax, &[d.signed()], false)
     }
 
     /// The index of the smallest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as smallest.
@@ -460,14 +460,14 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn argmin(&self, d: impl Axis) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMin, &[d.axis()], false)
+    pub fn argmin(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMin, &[d.signed()], false)
     }
 
     /// [`Tensor::argmax`] of floats, but [`NONE`] where an element is NaN.
     #[track_caller]
-    pub(crate) fn choice(&self, d: impl Axis) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMaxOrNone, &[d.axis()], false)
+    pub(crate) fn choice(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMaxOrNone, &[d.signed()], false)
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.

@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Op for Softmax {
 
 impl Tensor {
     #[track_caller]
-    fn softmax_of(&self, log: bool, d: impl Axis) -> TensorResult<Tensor> {
+    fn softmax_of(&self, log: bool, d: impl SignedIndex) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), if log { "log_softmax" } else { "softmax" }, at)?;
         let dtype = if self.dtype().is_float() && !self.dtype().is_block() { self.dtype() } else { DType::F32 };
@@ -143,7 +143,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn softmax(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn softmax(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         self.softmax_of(false, d)
     }
 
@@ -160,7 +160,7 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn log_softmax(&self, d: impl Axis) -> TensorResult<Tensor> {
+    pub fn log_softmax(&self, d: impl SignedIndex) -> TensorResult<Tensor> {
         self.softmax_of(true, d)
     }
 }

@@ -9,7 +9,7 @@ use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Wgsl};
-use crate::shape::{Axis, Shape, dim};
+use crate::shape::{Shape, SignedIndex, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
@@ -118,18 +118,18 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]
-    pub fn topk(&self, k: usize, d: impl Axis, largest: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub fn topk(&self, k: usize, d: impl SignedIndex, largest: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         self.first_of_rows(k, d, largest, false, at)
     }
 
     /// As [`Tensor::topk`] of the largest, with the softmax of the elements instead of these.
     #[track_caller]
-    pub(crate) fn topk_softmax(&self, k: usize, d: impl Axis) -> TensorResult<(Tensor, Tensor)> {
+    pub(crate) fn topk_softmax(&self, k: usize, d: impl SignedIndex) -> TensorResult<(Tensor, Tensor)> {
         self.first_of_rows(k, d, true, true, Location::caller())
     }
 
-    fn first_of_rows(&self, k: usize, d: impl Axis, largest: bool, softmax: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
+    fn first_of_rows(&self, k: usize, d: impl SignedIndex, largest: bool, softmax: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
         let axis = dim(d, self.rank(), "topk", at)?;
         let n = if self.rank() == 0 { 1 } else { self.size_for("topk", axis, at)? };
         if k > n {
