@@ -40,6 +40,8 @@ struct Bench {
 const SIDE_BY_SIDE: usize = 8;
 /// Times that a product takes turns with the same one and what follows it.
 const TURNS: usize = 5;
+/// Sequences, heads, tokens and elements of a head of attention over prompts.
+const ATTENTION: [(usize, usize, usize, usize); 3] = [(8, 12, 1024, 64), (1, 32, 4096, 128), (64, 12, 64, 64)];
 /// Bytes that weights take turns over.
 const ROTATED: usize = 256 << 20;
 
@@ -269,7 +271,7 @@ impl Bench {
 
     /// Attention over a prompt, and of one query over a cache.
     fn attention(&mut self) -> Result<()> {
-        for (b, h, s, d) in [(8, 12, 1024, 64), (1, 32, 4096, 128)] {
+        for (b, h, s, d) in ATTENTION {
             let what = format!("attention, causal, B{b} H{h} T{s} D{d}");
             if !self.wanted(&what) {
                 continue;
@@ -282,7 +284,7 @@ impl Bench {
             let against = Against::Peer(format!("attention {b} {h} {s} {d}"), operations);
             self.row(&what, against, 0.25, expect, |_| q.attention(&k, &v, None, &AttentionOptions::default()))?;
         }
-        for (b, h, s, d) in [(8, 12, 1024, 64), (1, 32, 4096, 128)] {
+        for (b, h, s, d) in ATTENTION {
             let what = format!("attention and its gradients, B{b} H{h} T{s} D{d}");
             if !self.wanted(&what) {
                 continue;

@@ -33,7 +33,7 @@ for m, n, k in PRODUCTS:
     w = [torch.randn(n, k, device="cuda", dtype=torch.half) * 0.1 for _ in range(max(2, min(64, (256 << 20) // (2 * n * k))))]
     turn = iter(range(1 << 30))
     line(f"product {m} {n} {k}", time(lambda: a @ w[next(turn) % len(w)].T, max(3, min(200, int(2e12 / (2 * m * n * k))))))
-for b, h, s, d in [(8, 12, 1024, 64), (1, 32, 4096, 128)]:
+for b, h, s, d in [(8, 12, 1024, 64), (1, 32, 4096, 128), (64, 12, 64, 64)]:
     q, k, v = (torch.randn(b, h, s, d, device="cuda", dtype=torch.half) * 0.1 for _ in range(3))
     line(f"attention {b} {h} {s} {d}", time(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), 20))
     inputs = [x.requires_grad_() for x in (q, k, v)]

@@ -67,9 +67,9 @@ fn shared_tiles(deep: [u32; 2], heads: usize, rows: usize, min_blocks: usize, ad
 /// Powers of scores that are not seen are 0 for scales down to this one.
 const MIN_SCALE: f64 = 1e-30;
 
-/// Tiles of attention, or of a part of its gradients, whose scores stay in the elements of matrices; `None` where lanes cannot name them, or what is
-/// staged has no room.
-fn element_tiles(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &AdapterInfo) -> Option<FlashTiles> {
+/// Tiles of attention, or of a part of its gradients, whose scores stay in the elements of matrices, of a head of `most` rows; `None` where lanes cannot
+/// name them, or what is staged has no room.
+fn element_tiles(deep: [u32; 2], part: Option<Part>, most: usize, scale: f64, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let held = adapter.matrix_elements()?;
     let (edge, table) = (adapter.coop, &adapter.tuning.attention);
     let tiles = match part {
@@ -80,7 +80,9 @@ fn element_tiles(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &Adapt
     let tile = tiles[usize::from(deep[0].max(deep[1]) > NARROW_HEAD)];
     let whole = held.stores(deep[1] / edge) && (part.is_none() || held.stores(deep[0] / edge));
     let stores = whole && (part.is_some() || scale >= MIN_SCALE);
-    let (subs, fragments, cols) = (tile.subgroups, tile.fragments, tile.columns);
+    // Fewer matrices where a workgroup would have more rows than a head has.
+    let fragments = (most as u32).div_ceil((tile.subgroups * edge).max(1)).clamp(1, tile.fragments.max(1));
+    let (subs, cols) = (tile.subgroups, tile.columns);
     let smaller = [(subs, fragments, cols), (subs, fragments, cols / 2), (subs, 1, cols / 2), (subs.min(4), 1, edge)];
     smaller.into_iter().filter(|_| stores).find_map(|(subs, fragments, cols)| {
         let (rows, threads) = (subs * fragments * edge, subs * adapter.subgroup);
@@ -168,7 +170,8 @@ impl<'a> CoopKernel<'a> {
     ) -> Option<CoopKernel<'a>> {
         let edge = adapter.coop;
         let deep = [z.d, z.dv].map(|n| (n as u32).next_multiple_of(edge));
-        let held = element_tiles(deep, part, of.scale, adapter);
+        let most = if part == Some(Part::Keys) { z.s } else { z.t };
+        let held = element_tiles(deep, part, most, of.scale, adapter);
         let elements = held.is_some();
         let tiles = match part {
             None => held.or_else(|| shared_tiles(deep, z.b * z.h, z.t, min_blocks, adapter))?,
