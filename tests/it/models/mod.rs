@@ -9,9 +9,12 @@ mod encoders;
 mod every_key;
 mod experts;
 mod full_memory;
+mod gguf_decoders;
+mod gguf_encoders;
 mod gguf_keys;
 mod gguf_layouts;
 mod gguf_multipliers;
+mod gguf_states;
 #[cfg(feature = "images")]
 mod images;
 mod inference;
