@@ -1,5 +1,7 @@
 //! Tensors and the graph they stand for. Building a node checks shapes and dtypes and runs nothing.
 
+mod parts;
+
 use crate::backends::{Buffer, Bytes};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -275,6 +277,11 @@ pub trait Op: Send + Sync + 'static {
     fn in_place(&self) -> bool {
         false
     }
+    /// The values that stand side by side along a dimension of the output, where no one buffer may be able to hold it: products with it and lookups in
+    /// it use them instead.
+    fn parts(&self) -> Option<(usize, &[Tensor])> {
+        None
+    }
 }
 
 /// The gradients of a node's inputs; `None` where no gradient flows.
@@ -483,8 +490,14 @@ impl Tensor {
     #[track_caller]
     pub fn from_bytes(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let shape = Tensor::bytes_fit(&bytes, dtype, shape, device, at)?;
-        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, "from_bytes", at))
+        let meta = Meta { dtype, shape: Tensor::bytes_fit(&bytes, dtype, shape, device, at)? };
+        let most = device.capabilities().max_tensor_bytes;
+        if bytes.len() > most
+            && let Some(parts) = Tensor::upload_parts(&bytes, meta, device, most, at)?
+        {
+            return Ok(parts);
+        }
+        Ok(Tensor::leaf(device, meta, device.upload(bytes)?, "from_bytes", at))
     }
 
     /// The shape, when that many bytes make a tensor of it on this device.

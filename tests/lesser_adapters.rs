@@ -8,7 +8,7 @@ use tensorlogic::models::{self, Sampler, Session, Weights};
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer};
 use tensorlogic::text::Tokenizer;
-use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, quant};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult, quant};
 
 /// Set in the processes that a test starts.
 const CHILD: &str = "TL_TEST_LESSER_ADAPTER";
@@ -20,6 +20,46 @@ fn values(shape: &[usize], seed: usize, dtype: DType, device: &Device) -> Tensor
     let n: usize = shape.iter().product();
     let v: Vec<f32> = (0..n).map(|i| (((i + seed) * 2_654_435_761) >> 7 & 1023) as f32 / 512.0 - 1.0).collect();
     Tensor::from_vec(v, shape, device)?.cast(dtype)
+}
+
+/// The bytes of a weight that no one buffer of the GPU holds, where it has such a limit: the 128 MiB that every adapter can bind, or what
+/// `TL_TEST_LARGE_BYTES` says of this machine's, with which this test alone can be run.
+fn large_bytes() -> Option<usize> {
+    let without = std::env::var("TL_GPU_WITHOUT").unwrap_or_default();
+    let lesser = (without.contains("large bindings") || without.contains("limits")).then_some(128 << 20);
+    std::env::var("TL_TEST_LARGE_BYTES").ok().map(|bytes| bytes.parse().expect("a number of bytes")).or(lesser)
+}
+
+/// Products with, and lookups in, a weight of more bytes than `limit`.
+fn large_weight(limit: usize, device: &Device) -> TensorResult<Results> {
+    let (n, k) = (1000, 224);
+    let experts = 10 + limit / (n * k / 32 * 34);
+    let rows = (experts * n) as i32;
+    // Rows repeat after a prime number of them, so that none stands where one of another part would.
+    let distinct = quant::quantize(DType::Q8_0, &values(&[1009, k], 20, DType::F32, &Device::cpu())?.to_vec()?)?;
+    let bytes: Vec<u8> = distinct.iter().copied().cycle().take(experts * n * k / 32 * 34).collect();
+    let bytes = Bytes::Owned(bytes.into());
+    let weight = Tensor::from_bytes(bytes.clone(), DType::Q8_0, &[experts * n, k], device)?;
+    let of_experts = Tensor::from_bytes(bytes, DType::Q8_0, &[experts, n, k], device)?;
+    let ids = |v: &[i32]| Tensor::from_vec(v.to_vec(), &[2, v.len() / 2], device);
+    let x = values(&[2, k], 21, DType::F32, device)?.requires_grad()?;
+    let y = x.matmul(&weight.t()?)?;
+    y.square()?.mean_all()?.backward()?;
+    let chosen = x.detach().expert_matmul(&of_experts, &ids(&[0, experts as i32 - 1, experts as i32 / 2, experts as i32 * 11 / 12])?)?;
+    let between = weight.narrow(0, experts * n * 9 / 10, 5000)?;
+    for bad in [rows, -1] {
+        let e = weight.embedding(&ids(&[0, bad])?)?.to_vec().unwrap_err();
+        assert!(matches!(e, TensorError::Index { .. }), "{e}");
+        let e = x.detach().expert_matmul(&of_experts, &ids(&[bad, 0])?)?.to_vec().unwrap_err();
+        assert!(matches!(e, TensorError::Index { .. }), "{e}");
+    }
+    Ok(vec![
+        ("product with a weight of several buffers", y.detach().to_vec()?, 1e-4),
+        ("gradient through it", x.grad().expect("it has one").to_vec()?, 1e-3),
+        ("rows of it", weight.embedding(&ids(&[0, rows - 1, rows / 2, 7, rows / 9 * 8, rows - 40_000])?)?.to_vec()?, 0.0),
+        ("product with a range of it", x.detach().matmul(&between.t()?)?.to_vec()?, 1e-4),
+        ("products with experts of it", chosen.to_vec()?, 1e-4),
+    ])
 }
 
 fn work(device: &Device) -> TensorResult<Results> {
@@ -60,6 +100,9 @@ fn work(device: &Device) -> TensorResult<Results> {
     let weight = Tensor::from_bytes(Bytes::Owned(weight.into()), DType::Q4_0, &[n, k], device)?;
     let x = values(&[1, k], 18, DType::F16, device)?;
     out.push(("product with a long weight in blocks", x.matmul(&weight.t()?)?.to_vec()?, 1e-3));
+    if let Some(limit) = large_bytes() {
+        out.extend(large_weight(limit, device)?);
+    }
     // Six steps of training a small model.
     let config = GptConfig { vocab: 65, context: 32, layers: 2, heads: 2, width: 32, bias: true, dropout: 0.0 };
     let model = Gpt::new(config, &mut Rng::new(3), &Device::cpu())?;

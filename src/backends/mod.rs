@@ -112,6 +112,14 @@ impl Bytes {
         }
         Bytes::Shared(Arc::new(Elements(v)), 0, len)
     }
+
+    /// `len` of these bytes from `start` on, without a copy.
+    pub(crate) fn range(&self, start: usize, len: usize) -> Bytes {
+        match self {
+            Bytes::Owned(v) => Bytes::Shared(v.clone(), start, len),
+            Bytes::Shared(m, first, _) => Bytes::Shared(m.clone(), first + start, len),
+        }
+    }
 }
 
 impl Deref for Bytes {

@@ -15,6 +15,7 @@ use half::f16;
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -331,6 +332,13 @@ impl<'a> Tensors<'a> {
     /// A matrix for products with activations of `dtype`. One in f32 or bf16 is converted to f16 where activations are f16 and the backend wants
     /// it so, unless one of its elements is beyond f16: the product of an f16 and a wider number is f32, and no matrix unit computes it.
     fn for_products(&self, t: Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if let Some((dim, parts)) = t.parts() {
+            let made = parts.iter().map(|part| self.for_products(part.clone())).collect::<TensorResult<Vec<_>>>()?;
+            // Where one part is beyond f16, all stay as they are.
+            let alike = made.iter().all(|part| part.dtype() == made[0].dtype());
+            return if alike { Tensor::of_parts(dim, made, at) } else { Ok(t) };
+        }
         let wider = matches!(t.dtype(), DType::F32 | DType::BF16);
         if !wider || self.dtype != DType::F16 || !self.device().capabilities().f16_weights {
             return Ok(t);
@@ -589,7 +597,19 @@ impl<'a> Tensors<'a> {
             }
         };
         let all = (0..count).map(one).collect::<TensorResult<Vec<_>>>()?;
-        Ok(self.keep(&own, self.for_products(evaluated(Tensor::stack(&all, 0)?)?)?))
+        Ok(self.keep(&own, self.for_products(self.stacked(&all)?)?))
+    }
+
+    /// Matrices of one shape as one tensor, in parts where no buffer of the device holds all of them.
+    fn stacked(&self, all: &[Tensor]) -> TensorResult<Tensor> {
+        let whole = Tensor::stack(all, 0)?;
+        let most = self.device().capabilities().max_tensor_bytes;
+        let each = whole.dtype().bytes(whole.numel() / all.len()).unwrap_or(usize::MAX);
+        if each.saturating_mul(all.len()) <= most || most < each {
+            return evaluated(whole);
+        }
+        let parts = all.chunks(most / each).map(|some| evaluated(Tensor::stack(some, 0)?)).collect::<TensorResult<_>>()?;
+        Tensor::of_parts(0, parts, Location::caller())
     }
 
     /// A vector `[len]`, or a row `[1,len]`, as f32.
@@ -748,7 +768,9 @@ fn fractions(stored: &str, t: Tensor) -> TensorResult<Tensor> {
 
 /// The tensor in memory.
 fn evaluated(t: Tensor) -> TensorResult<Tensor> {
-    t.eval()?;
+    for part in t.parts().map_or(std::slice::from_ref(&t), |(_, parts)| parts) {
+        part.eval()?;
+    }
     Ok(t)
 }
 

@@ -79,7 +79,17 @@ impl Tensor {
                 format!("{order:?} is not an order of the {} dimensions of {}", self.rank(), self.shape()),
             ));
         }
-        Ok(self.view(self.layout().permute(order), at))
+        self.permuted(order, at)
+    }
+
+    fn permuted(&self, order: &[usize], at: crate::error::At) -> TensorResult<Tensor> {
+        match self.parts() {
+            Some((k, parts)) => {
+                let to = order.iter().position(|&o| o == k).unwrap_or(k);
+                Tensor::each_part((to, parts), at, |part| part.permuted(order, at))
+            }
+            None => Ok(self.view(self.layout().permute(order), at)),
+        }
     }
 
     /// Two dimensions exchanged. `[…,A,…,B,…]` → `[…,B,…,A,…]`.
@@ -101,7 +111,7 @@ impl Tensor {
         if self.rank() > 0 {
             order.swap(a, b);
         }
-        Ok(self.view(self.layout().permute(&order), at))
+        self.permuted(&order, at)
     }
 
     /// The matrix transposed: the last two dimensions exchanged. `[…,M,N]` → `[…,N,M]`.
@@ -147,6 +157,11 @@ impl Tensor {
             ));
         }
         self.blocks_whole("narrow", k, start, len, at)?;
+        match self.parts() {
+            Some((dim, parts)) if dim == k => return Tensor::narrow_parts((dim, parts), start, len, at),
+            Some(parts) => return Tensor::each_part(parts, at, |part| part.narrow(k, start, len)),
+            None => {}
+        }
         Ok(self.view(self.layout().slice(k, start, len, 1), at))
     }
 

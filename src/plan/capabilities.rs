@@ -25,6 +25,8 @@ pub struct Capabilities {
     pub windows: bool,
     /// Bytes of one memory transaction.
     pub line: usize,
+    /// Bytes of one tensor at most. A larger one of bytes is in parts, which products with it and lookups in it use.
+    pub max_tensor_bytes: usize,
 }
 
 impl Capabilities {
@@ -41,6 +43,7 @@ impl Capabilities {
         ranges: true,
         windows: false,
         line: 64,
+        max_tensor_bytes: usize::MAX,
     };
     /// Those of a GPU.
     pub const GPU: Capabilities = Capabilities {
@@ -55,5 +58,6 @@ impl Capabilities {
         ranges: false,
         windows: true,
         line: 128,
+        max_tensor_bytes: usize::MAX,
     };
 }

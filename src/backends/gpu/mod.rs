@@ -388,7 +388,7 @@ impl Backend for GpuBackend {
         self.core.queue.wait()
     }
     fn capabilities(&self) -> Capabilities {
-        Capabilities::GPU
+        Capabilities { max_tensor_bytes: usize::try_from(self.core.memory.max_binding & !15).unwrap_or(usize::MAX), ..Capabilities::GPU }
     }
     fn max_buffers(&self) -> usize {
         // Beyond this, longer programs cost more registers than they save bandwidth.

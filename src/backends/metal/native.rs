@@ -292,7 +292,7 @@ impl Backend for NativeMetal {
         self.gpu.wait()
     }
     fn capabilities(&self) -> Capabilities {
-        Capabilities::GPU
+        Capabilities { max_tensor_bytes: self.gpu.memory.max_bytes & !15, ..Capabilities::GPU }
     }
     fn max_buffers(&self) -> usize {
         MAX_BINDINGS.min(MAX_PLAN_BUFFERS)

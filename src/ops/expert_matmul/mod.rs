@@ -422,11 +422,31 @@ impl Tensor {
     pub(crate) fn expert_sum(&self, weights: &Tensor, bias: Option<&Tensor>, ids: &Tensor, factors: &Tensor) -> TensorResult<Tensor> {
         // Nothing would write the sums of no pairs.
         let grouped = ids.numel() >= grouped_min_pairs(self, weights).saturating_mul(weights.dims()[0]);
-        let stored = grouped || ids.numel() == 0 || Mode::learns([self, weights, factors].into_iter().chain(bias));
+        let stored =
+            grouped || ids.numel() == 0 || weights.parts().is_some() || Mode::learns([self, weights, factors].into_iter().chain(bias));
         match stored {
             true => self.expert_linear(weights, bias, ids)?.mul(&factors.unsqueeze(-1)?)?.sum(&[1], false)?.cast(self.dtype()),
             false => self.by_experts(weights, ids, bias, Some(factors), Location::caller())?.cast(self.dtype()),
         }
+    }
+
+    /// The products with experts some of which each part has. Every part multiplies as many; a bad number is the first part's.
+    fn by_parts(&self, parts: &[Tensor], weights: &Tensor, ids: &Tensor, bias: Option<&Tensor>, at: At) -> TensorResult<Tensor> {
+        let products = |part: &Tensor, start: usize, own: &Tensor| {
+            let bias = bias.map(|b| b.narrow(0, start, part.dims()[0])).transpose()?;
+            self.by_experts(part, own, bias.as_ref(), None, at)
+        };
+        let between = |from: usize, to: usize| ids.ge(from as i64)?.bitwise_and(&ids.lt(to as i64)?);
+        let mut start = parts[0].dims()[0];
+        let mut found = products(&parts[0], 0, &between(start, weights.dims()[0])?.where_(0i64, ids)?)?;
+        for part in &parts[1..] {
+            let end = start + part.dims()[0];
+            let inside = between(start, end)?;
+            let own = inside.where_(&ids.sub(start as i64)?, 0i64)?;
+            found = inside.unsqueeze(-1)?.where_(&products(part, start, &own)?, &found)?;
+            start = end;
+        }
+        Ok(found)
     }
 
     fn by_experts(&self, weights: &Tensor, ids: &Tensor, bias: Option<&Tensor>, factors: Option<&Tensor>, at: At) -> TensorResult<Tensor> {
@@ -450,6 +470,9 @@ impl Tensor {
         if !dtype.is_float() || self.dtype().is_block() {
             let text = format!("{} and {} have no product of floats; cast first", self.dtype(), weights.dtype());
             return Err(TensorError::dtype("expert_matmul", at, text));
+        }
+        if let Some((0, parts)) = weights.parts().filter(|_| factors.is_none()) {
+            return Mode { at: Some(at), ..Mode::current() }.run(|| self.by_parts(parts, weights, ids, bias, at));
         }
         let x = if self.dtype().compute() == dtype.compute() { self.clone() } else { self.cast(dtype)? };
         let w = if weights.dtype().compute() == dtype.compute() { weights.clone() } else { weights.cast(dtype)? };

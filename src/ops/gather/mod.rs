@@ -7,11 +7,11 @@ mod tests;
 use crate::backends::cpu::operand::{slice, values};
 use crate::backends::cpu::share;
 use crate::dtype::{DType, Element};
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::{Shape, SignedIndex, dim};
-use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -222,9 +222,33 @@ impl Tensor {
         if self.dtype().is_block() && k == self.rank() - 1 {
             return Err(TensorError::shape("index_select", at, format!("{} rows come in blocks; cast first", self.dtype())));
         }
+        if let Some((dim, parts)) = self.parts() {
+            return Mode { at: Some(at), ..Mode::current() }.run(|| self.select_of_parts(k, index, dim, parts, at));
+        }
         let dtype = if self.dtype().is_block() { DType::F32 } else { self.dtype() };
         let shape = Shape::new(self.shape().with(k, index.numel()).dims(), "index_select", at)?;
         Tensor::op1(Gather { dim: k }, smallvec::smallvec![self.clone(), index.clone()], Default::default(), Meta { dtype, shape }, at)
+    }
+
+    /// [`Tensor::index_select`] of a tensor of parts: what each of them has, in the places of its own indices. A bad index is the first part's.
+    fn select_of_parts(&self, k: usize, index: &Tensor, dim: usize, parts: &[Tensor], at: At) -> TensorResult<Tensor> {
+        if dim != k {
+            return Tensor::each_part((dim, parts), at, |part| part.index_select(k, index));
+        }
+        let mut sizes: smallvec::SmallVec<[usize; 8]> = smallvec::smallvec![1; self.rank()];
+        sizes[k] = index.numel();
+        let first = parts[0].dims()[k] as i64;
+        let behind = index.ge(first)?.bitwise_and(&index.lt(self.dims()[k] as i64)?)?;
+        let mut found = parts[0].index_select(k, &behind.where_(0i64, index)?.cast(index.dtype())?)?;
+        let mut start = first;
+        for part in &parts[1..] {
+            let end = start + part.dims()[k] as i64;
+            let inside = index.ge(start)?.bitwise_and(&index.lt(end)?)?;
+            let own = inside.where_(&index.sub(start)?, 0i64)?.cast(index.dtype())?;
+            found = inside.reshape(&sizes)?.where_(&part.index_select(k, &own)?, &found)?;
+            start = end;
+        }
+        Ok(found)
     }
 
     /// For each element of `index`, the element of dimension `d` at that index and otherwise at the same place. `index` has as many

@@ -20,11 +20,11 @@ use crate::backends::cpu::product::{can, product};
 use crate::backends::cpu::product_bf16::{can, product};
 use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, FusedGemv, Kernel, SliceMut, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -462,6 +462,26 @@ impl Tensor {
         self.device().backend().fused_gemv_limits().is_some_and(|limits| rows <= limits.most(self.dtype(), weight.dtype()))
     }
 
+    /// The product with a matrix of parts: its columns side by side, or the sum of the products with its rows.
+    fn matmul_parts(&self, rhs: &Tensor, k: usize, parts: &[Tensor], at: At) -> TensorResult<Tensor> {
+        let inner = self.dims()[self.rank() - 1];
+        if inner != rhs.dims()[0] {
+            let text = format!("{}·{}: inner sizes {inner} and {} differ", self.shape(), rhs.shape(), rhs.dims()[0]);
+            return Err(TensorError::shape("matmul", at, text));
+        }
+        if k == 1 {
+            let products = parts.iter().map(|part| self.matmul(part)).collect::<TensorResult<Vec<_>>>()?;
+            return Tensor::cat(&products, -1);
+        }
+        let (mut start, mut sum) = (0, None::<Tensor>);
+        for part in parts {
+            let product = self.narrow(-1, start, part.dims()[0])?.matmul(part)?;
+            start += part.dims()[0];
+            sum = Some(sum.map_or(Ok(product.clone()), |sum| sum.add(&product))?);
+        }
+        sum.ok_or_else(|| TensorError::Internal("a matrix of no parts".into()))
+    }
+
     /// Matrix product of the last two dimensions, the others broadcast: `[…,M,K]·[…,K,N]` gives `[…,M,N]`. A vector on the left counts as a
     /// row, on the right as a column, as in PyTorch. Sums are accumulated in f32 (f64 in f64, integers in their type).
     ///
@@ -487,6 +507,9 @@ impl Tensor {
                 at,
                 format!("{}·{}: scalars have no matrix product; use mul", self.shape(), rhs.shape()),
             ));
+        }
+        if let Some((k, parts)) = rhs.parts().filter(|_| rhs.rank() == 2) {
+            return Mode { at: Some(at), ..Mode::current() }.run(|| self.matmul_parts(rhs, k, parts, at));
         }
         let row = self.rank() == 1;
         let column = rhs.rank() == 1;

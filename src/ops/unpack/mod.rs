@@ -59,6 +59,9 @@ impl Tensor {
     /// for it, and nothing is learnt, for which it would have to be kept.
     #[track_caller]
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
+        if let Some(parts) = self.parts() {
+            return Tensor::each_part(parts, Location::caller(), |part| part.unpacked_for(x));
+        }
         let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
         let wanted = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
         if !wanted || x.node.tracked {

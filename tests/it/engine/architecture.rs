@@ -339,14 +339,14 @@ fn nothing_above_the_compiler_asks_which_device_it_is() {
 }
 
 /// Files above the compiler that ask what their device can do, and what they decide with it. An op asks where it has several ways.
-const ASK_CAPABILITIES: [(&str, &str); 14] = [
+const ASK_CAPABILITIES: [(&str, &str); 15] = [
     ("data/host.rs", "whether batches are read where they were loaded"),
     ("leaks.rs", "whether tensors of the host are another device's"),
     ("models/generate.rs", "whether steps are submitted ahead, and how many rows a step has"),
     ("models/inference/mod.rs", "whether stages have a clock, and whether inputs are copied"),
     ("models/memory_plan.rs", "whether weights pass through staging memory"),
     ("models/sampler.rs", "where the least logit is found"),
-    ("models/weights.rs", "matrices become f16 when they are loaded, before there is a plan"),
+    ("models/weights.rs", "matrices become f16, and stacks of experts parts, when they are loaded, before there is a plan"),
     ("ops/attention/grad.rs", "one kernel for both directions of the gradient, or two"),
     ("ops/custom.rs", "which form of a user's operation there is"),
     ("ops/fft/mod.rs", "transforms exist where memory is the host's"),
@@ -354,6 +354,7 @@ const ASK_CAPABILITIES: [(&str, &str); 14] = [
     ("ops/norm/grad.rs", "one kernel for both directions of the gradient, or two"),
     ("profile.rs", "whether times are the device's"),
     ("serving/thread.rs", "whether steps are submitted ahead"),
+    ("tensor.rs", "bytes that no buffer holds become parts"),
 ];
 
 /// Those that ask which form of an operation its tuning table has, before there is a plan.
