@@ -44,10 +44,12 @@ impl Default for ExpertMatMulKernel {
 
 /// Rows of x that are multiplied at a time.
 const MAX_PAIRS_PER_BATCH: usize = 256;
-/// Rows of weights that are streamed at a time, and that are decoded together.
-const WEIGHT_ROWS_AT_ONCE: [usize; 2] = [1024, 64];
-/// Rows of weights of which a thread has whole groups.
-const ROWS_PER_SHARE: usize = 16;
+/// Rows of weights that are streamed at a time.
+const STREAMED_ROWS: usize = 1024;
+/// Rows of weights that are decoded together, at least and at most.
+const PANEL_ROWS: [usize; 2] = [16, 64];
+/// Panels of an expert that there had better be, for as many threads.
+const PANELS: usize = 16;
 
 /// The sizes of a step.
 #[derive(Clone, Copy)]
@@ -63,6 +65,13 @@ struct ExpertSizes {
 }
 
 impl ExpertSizes {
+    /// Rows of weights that are decoded together, of which a thread has whole panels. Their number depends on the shape alone: the bits of a product depend
+    /// on how many columns it has, and must not depend on the number of threads.
+    fn panel_rows(&self) -> usize {
+        let [least, most] = PANEL_ROWS;
+        (self.n / PANELS / least * least).clamp(least, most)
+    }
+
     fn of(step: &Step) -> ExpertSizes {
         let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
         let results = step.stores[0].shape[0];
@@ -134,15 +143,16 @@ impl ExpertMatMulKernel {
         let (starts, order) = unsafe { std::slice::from_raw_parts(lists, size) }.split_at(s.experts + 2);
         let of = |e: usize| &order[starts[e] as usize..starts[e + 1] as usize];
         let most = (0..s.experts).map(|e| of(e).len()).max().unwrap_or(0).min(MAX_PAIRS_PER_BATCH);
-        let rows = share(s.n, ROWS_PER_SHARE, task.thread(), task.threads());
+        let height = s.panel_rows();
+        let rows = share(s.n, height, task.thread(), task.threads());
         if rows.is_empty() || most == 0 {
             return;
         }
         let mut buffers = ExpertBuffers::<T> {
             x: values(task, most * s.k),
-            panel: values(task, WEIGHT_ROWS_AT_ONCE[1].min(s.n) * s.k),
-            y: values(task, (most * WEIGHT_ROWS_AT_ONCE[1].min(s.n)).max(most.min(dot::MAX_ROWS) * WEIGHT_ROWS_AT_ONCE[0].min(s.n))),
-            bias: values(task, if self.bias { WEIGHT_ROWS_AT_ONCE[0].min(s.n) } else { 0 }),
+            panel: values(task, height.min(s.n) * s.k),
+            y: values(task, (most * height.min(s.n)).max(most.min(dot::MAX_ROWS) * STREAMED_ROWS.min(s.n))),
+            bias: values(task, if self.bias { STREAMED_ROWS.min(s.n) } else { 0 }),
             factors: values(task, if self.summed { s.pairs } else { 0 }),
             sums: values(task, if self.summed { s.results * rows.len() } else { 0 }),
             whole: slice::<T>(task, 0),
@@ -209,7 +219,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
         let m = pairs.len();
         let stored = product.stored.as_ref();
         let streamed = stored.filter(|_| m <= dot::MAX_ROWS);
-        let piece = WEIGHT_ROWS_AT_ONCE[usize::from(streamed.is_none())];
+        let piece = if streamed.is_some() { STREAMED_ROWS } else { s.panel_rows() };
         for row in rows.clone().step_by(piece) {
             let n = piece.min(rows.end - row);
             let (x, y) = (&self.x[..m * s.k], &mut self.y[..m * n]);

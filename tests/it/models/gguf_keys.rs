@@ -127,22 +127,33 @@ fn with_key(file: &Gguf, key: &str, value: &dyn ToValue) -> Weights {
     Weights::from_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap(), &Device::cpu())
 }
 
+/// How a file's context and logits differ.
+fn difference(got: &(usize, Vec<f32>), want: &(usize, Vec<f32>)) -> String {
+    let apart = got.1.iter().zip(&want.1).filter(|(a, b)| a.to_bits() != b.to_bits());
+    let most = apart.clone().map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let nan = got.1.iter().filter(|v| v.is_nan()).count();
+    let (count, lengths) = (apart.count(), [got.1.len(), want.1.len()]);
+    format!("contexts {} and {}, {lengths:?} logits, {count} of them up to {most} apart, {nan} NaN", got.0, want.0)
+}
+
 /// What is wrong with a key of a file that computes `want`.
 fn check(file: &Gguf, architecture: &str, (key, value): (&str, Value<'_>), want: &(usize, Vec<f32>)) -> Option<String> {
     let own = key.strip_prefix(architecture).and_then(|k| k.strip_prefix('.')).unwrap_or(key);
-    let mut effect = false;
+    let mut effect = None;
     for other in others(value) {
         match outcome(&with_key(file, key, &*other)) {
-            Err(e) if e.contains(key) || e.contains(&format!("`{own}`")) => effect = true,
-            Err(e) if FITTING.iter().any(|(a, b)| *a == own && e.contains(&format!("`{architecture}.{b}`"))) => effect = true,
+            Err(e) if e.contains(key) || e.contains(&format!("`{own}`")) => effect = Some("it is refused".to_string()),
+            Err(e) if FITTING.iter().any(|(a, b)| *a == own && e.contains(&format!("`{architecture}.{b}`"))) => {
+                effect = Some("another key is refused".to_string())
+            }
             Err(e) => return Some(format!("{key}, which is {value}, is refused without its name: {e}")),
-            Ok(got) if got != *want => effect = true,
+            Ok(got) if got != *want => effect = Some(difference(&got, want)),
             Ok(_) => {}
         }
     }
-    match is_without(file, architecture, own) {
-        true if effect => Some(format!("{key} has an effect after all")),
-        false if !effect => Some(format!("{key} is {value}, and no other value is refused or changes a logit")),
+    match (is_without(file, architecture, own), effect) {
+        (true, Some(effect)) => Some(format!("{key} has an effect after all: {effect}")),
+        (false, None) => Some(format!("{key} is {value}, and no other value is refused or changes a logit")),
         _ => None,
     }
 }

@@ -29,6 +29,7 @@ mod stages;
 mod strategies;
 mod supported;
 mod text_side;
+mod thread_counts;
 mod tiny;
 mod vision;
 mod weight_types;
