@@ -205,6 +205,17 @@ impl Lowered {
         Lowered::Kernel { kernel, loads: Lowered::whole(&inputs[..1]), stores: Lowered::whole(outputs) }
     }
 
+    /// The inputs side by side along dimension `dim` of the output.
+    pub(crate) fn side_by_side(dim: usize, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let whole = Layout::contiguous(outputs[0].shape);
+        let mut start = 0;
+        let piece = |(i, m): (usize, &Meta)| {
+            start += m.shape[dim];
+            (i, whole.slice(dim, start - m.shape[dim], m.shape[dim], 1), None)
+        };
+        Lowered::Windows { base: None, pieces: inputs.iter().enumerate().map(piece).collect() }
+    }
+
     /// All of these inputs or outputs, each as it is.
     pub(crate) fn whole(all: &[Meta]) -> Vec<(usize, Layout, Shape)> {
         all.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect()

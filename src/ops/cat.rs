@@ -2,7 +2,6 @@
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::layout::Layout;
 use crate::shape::{SignedIndex, dim};
 use crate::tensor::{Grads, Inputs, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
@@ -25,14 +24,7 @@ impl Op for Cat {
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        let whole = Layout::contiguous(outputs[0].shape);
-        let mut start = 0;
-        let mut pieces = Vec::new();
-        for (i, m) in inputs.iter().enumerate() {
-            pieces.push((i, whole.slice(self.dim, start, m.shape[self.dim], 1), None));
-            start += m.shape[self.dim];
-        }
-        Lowered::Windows { base: None, pieces }
+        Lowered::side_by_side(self.dim, inputs, outputs)
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         let mut start = 0;

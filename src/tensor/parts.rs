@@ -4,7 +4,6 @@ use super::{Inputs, Key, Kind, Lowered, Meta, Mode, Op, Tensor};
 use crate::backends::Bytes;
 use crate::device::Device;
 use crate::error::{At, TensorResult};
-use crate::layout::Layout;
 
 /// Rows of a part are a multiple of this where it has as many, so that tiles of a product are whole.
 const ROW_MULTIPLE: usize = 256;
@@ -26,13 +25,7 @@ impl Op for Parts {
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        let whole = Layout::contiguous(outputs[0].shape);
-        let mut start = 0;
-        let piece = |(i, m): (usize, &Meta)| {
-            start += m.shape[self.dim];
-            (i, whole.slice(self.dim, start - m.shape[self.dim], m.shape[self.dim], 1), None)
-        };
-        Lowered::Windows { base: None, pieces: inputs.iter().enumerate().map(piece).collect() }
+        Lowered::side_by_side(self.dim, inputs, outputs)
     }
     fn parts(&self) -> Option<(usize, &[Tensor])> {
         Some((self.dim, &self.parts))
@@ -64,6 +57,28 @@ impl Tensor {
     ) -> TensorResult<Tensor> {
         let made = Mode { at: Some(at), ..Mode::current() }.run(|| parts.iter().map(run).collect::<TensorResult<_>>())?;
         Tensor::of_parts(dim, made, at)
+    }
+
+    /// What the parts have at these indices of the dimension along which they are parts: `of` gives a part's, whose first index is its second argument, at
+    /// indices of its own, and `spread` makes the choice between parts, one for each index, as wide as what they give. A bad index is the first part's.
+    pub(crate) fn at_indices(
+        (dim, parts): (usize, &[Tensor]),
+        index: &Tensor,
+        spread: impl Fn(Tensor) -> TensorResult<Tensor>,
+        of: impl Fn(&Tensor, usize, &Tensor) -> TensorResult<Tensor>,
+    ) -> TensorResult<Tensor> {
+        let between = |from: usize, to: usize| index.ge(from as i64)?.bitwise_and(&index.lt(to as i64)?);
+        let all = parts.iter().map(|part| part.dims()[dim]).sum();
+        let mut start = parts[0].dims()[dim];
+        let mut found = of(&parts[0], 0, &between(start, all)?.where_(0i64, index)?.cast(index.dtype())?)?;
+        for part in &parts[1..] {
+            let end = start + part.dims()[dim];
+            let inside = between(start, end)?;
+            let own = inside.where_(&index.sub(start as i64)?, 0i64)?.cast(index.dtype())?;
+            found = spread(inside)?.where_(&of(part, start, &own)?, &found)?;
+            start = end;
+        }
+        Ok(found)
     }
 
     /// The range `start..start + len` of the dimension along which these are parts.

@@ -440,25 +440,6 @@ impl Tensor {
         }
     }
 
-    /// The products with experts some of which each part has. Every part multiplies as many; a bad number is the first part's.
-    fn by_parts(&self, parts: &[Tensor], weights: &Tensor, ids: &Tensor, bias: Option<&Tensor>, at: At) -> TensorResult<Tensor> {
-        let products = |part: &Tensor, start: usize, own: &Tensor| {
-            let bias = bias.map(|b| b.narrow(0, start, part.dims()[0])).transpose()?;
-            self.by_experts(part, own, bias.as_ref(), None, at)
-        };
-        let between = |from: usize, to: usize| ids.ge(from as i64)?.bitwise_and(&ids.lt(to as i64)?);
-        let mut start = parts[0].dims()[0];
-        let mut found = products(&parts[0], 0, &between(start, weights.dims()[0])?.where_(0i64, ids)?)?;
-        for part in &parts[1..] {
-            let end = start + part.dims()[0];
-            let inside = between(start, end)?;
-            let own = inside.where_(&ids.sub(start as i64)?, 0i64)?;
-            found = inside.unsqueeze(-1)?.where_(&products(part, start, &own)?, &found)?;
-            start = end;
-        }
-        Ok(found)
-    }
-
     fn by_experts(&self, weights: &Tensor, ids: &Tensor, bias: Option<&Tensor>, factors: Option<&Tensor>, at: At) -> TensorResult<Tensor> {
         let wrong = |text: String| Err(TensorError::shape("expert_matmul", at, text));
         let shapes = || format!("{} with experts {} of weights {}", self.shape(), ids.shape(), weights.shape());
@@ -482,7 +463,13 @@ impl Tensor {
             return Err(TensorError::dtype("expert_matmul", at, text));
         }
         if let Some((0, parts)) = weights.parts().filter(|_| factors.is_none()) {
-            return Mode { at: Some(at), ..Mode::current() }.run(|| self.by_parts(parts, weights, ids, bias, at));
+            // Every part multiplies as many rows, some of which are for experts of other parts.
+            let of_part = |part: &Tensor, start: usize, own: &Tensor| {
+                let bias = bias.map(|b| b.narrow(0, start, part.dims()[0])).transpose()?;
+                self.by_experts(part, own, bias.as_ref(), None, at)
+            };
+            let mode = Mode { at: Some(at), ..Mode::current() };
+            return mode.run(|| Tensor::at_indices((0, parts), ids, |inside| inside.unsqueeze(-1), of_part));
         }
         let x = if self.dtype().compute() == dtype.compute() { self.clone() } else { self.cast(dtype)? };
         let w = if weights.dtype().compute() == dtype.compute() { weights.clone() } else { weights.cast(dtype)? };

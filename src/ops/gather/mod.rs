@@ -237,18 +237,7 @@ impl Tensor {
         }
         let mut sizes: smallvec::SmallVec<[usize; 8]> = smallvec::smallvec![1; self.rank()];
         sizes[k] = index.numel();
-        let first = parts[0].dims()[k] as i64;
-        let behind = index.ge(first)?.bitwise_and(&index.lt(self.dims()[k] as i64)?)?;
-        let mut found = parts[0].index_select(k, &behind.where_(0i64, index)?.cast(index.dtype())?)?;
-        let mut start = first;
-        for part in &parts[1..] {
-            let end = start + part.dims()[k] as i64;
-            let inside = index.ge(start)?.bitwise_and(&index.lt(end)?)?;
-            let own = inside.where_(&index.sub(start)?, 0i64)?.cast(index.dtype())?;
-            found = inside.reshape(&sizes)?.where_(&part.index_select(k, &own)?, &found)?;
-            start = end;
-        }
-        Ok(found)
+        Tensor::at_indices((dim, parts), index, |inside| inside.reshape(&sizes), |part, _, own| part.index_select(k, own))
     }
 
     /// For each element of `index`, the element of dimension `d` at that index and otherwise at the same place. `index` has as many
