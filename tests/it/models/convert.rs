@@ -13,6 +13,11 @@ use tensorlogic::nn::LoraConfig;
 use tensorlogic::text::{self, Tokenizer};
 use tensorlogic::{DType, Device, Rng, Tensor};
 
+/// Most distance of the logits of one model from two files in f32: half of what [`check_reference`] allows against the reference in f64. What a file
+/// has computed (`1 + w`, `-exp(a)`) or holds in another order is rounded in another place: 2.1e-6 was seen, and which sums are rounded where depends on
+/// the processor. A weight in a wrong place gives more than 1e-3.
+const SAME_MODEL: f64 = 1e-5;
+
 const HUB: [&str; 4] = ["gpt2-odd", "llama-gqa-bf16", "llama3-rope", "llama-v4spelling"];
 
 fn path(name: &str) -> PathBuf {
@@ -57,7 +62,7 @@ fn a_folder_is_the_same_model_as_gguf() {
         let mut a = load(&hub);
         let mut b = load(&gguf);
         let d = distance(&logits(&*b), &logits(&*a));
-        assert!(d < 1e-6, "{name}: {d:e}");
+        assert!(d < SAME_MODEL, "{name}: {d:e}");
 
         // Adapters learnt on either are right on the other: their rows are in Hugging Face's order in the files.
         let config = LoraConfig { targets: vec!["all".into()], ..LoraConfig::default() };
@@ -70,7 +75,7 @@ fn a_folder_is_the_same_model_as_gguf() {
         Adapters::load(folder.join("adapter"), &mut *a).unwrap();
         let (a, b) = (logits(&*a), logits(&*b));
         assert!(distance(&b, &logits(&*load(&hub))) > 0.1, "{name}: the adapters change something");
-        assert!(distance(&b, &a) < 1e-5, "{name}: {:e}", distance(&b, &a));
+        assert!(distance(&b, &a) < SAME_MODEL, "{name}: {:e}", distance(&b, &a));
     }
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -80,7 +85,7 @@ fn becomes_gguf(hub: &Path, folder: &Path) -> Result<(), String> {
     let gguf = folder.join("m.gguf");
     write_gguf(&Weights::open(hub, &Device::cpu()).unwrap(), DType::F32, |_, _| Ok(()), &gguf).map_err(|e| e.to_string())?;
     let d = distance(&logits(&*load(&gguf)), &logits(&*load(hub)));
-    assert!(d < 2e-6, "{}: {d:e}", hub.display());
+    assert!(d < SAME_MODEL, "{}: {d:e}", hub.display());
     Ok(())
 }
 
@@ -271,7 +276,7 @@ fn folders_become_the_same_model_or_are_refused_by_name() {
                 result.unwrap_or_else(|e| panic!("{name}: {e}"));
                 assert_eq!(Gguf::open(&gguf).unwrap().str("general.architecture").unwrap(), form, "{name}");
                 let d = distance(&logits(&*load(&gguf)), &logits(&*load(&hub)));
-                assert!(d < 2e-6, "{name}: {d:e}");
+                assert!(d < SAME_MODEL, "{name}: {d:e}");
                 check_reference(&name, &hub, &gguf);
                 convert(&hub, DType::Q8_0, &gguf);
                 let d = distance(&logits(&*load(&gguf)), &logits(&*load(&hub)));
@@ -347,7 +352,7 @@ fn files_of_chatglm_may_have_joint_matrices() {
     }
     let joint = Weights::from_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap(), &Device::cpu());
     let d = distance(&logits(&*models::load(&joint, Some(DType::F32)).unwrap()), &logits(&*load(&gguf)));
-    assert!(d < 1e-6, "{d:e}");
+    assert!(d < SAME_MODEL, "{d:e}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -598,7 +603,7 @@ fn every_type_is_near_its_source() {
     let plain = folder.join("f32.gguf");
     convert(&source, DType::F32, &plain);
     let want = logits(&*load(&plain));
-    assert!(distance(&logits(&*load(&source)), &want) < 1e-6);
+    assert!(distance(&logits(&*load(&source)), &want) < SAME_MODEL);
     let bound = |d: DType| match d.block_bytes() as f64 * 8.0 / d.block() as f64 {
         32.0 => 1e-7,
         8.0.. => 0.02,
