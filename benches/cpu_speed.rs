@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use tensorlogic::measure::{Environment, Limits, Options, Stats, Work, first, measure};
-use tensorlogic::models::{self, Model, Sampler, Session, Weights};
+use tensorlogic::models::{self, Model, Rounding, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, Rng, Tensor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -485,7 +485,8 @@ fn language(b: &mut Bench) -> Result<()> {
             println!("no rows of {name}: {} is not there", path.display());
             continue;
         }
-        let mut model = models::load(&Weights::open(&path, &b.device)?.round_activations(name == ROUNDED), None)?;
+        let mut model =
+            models::load(&Weights::open(&path, &b.device)?.round_activations((name == ROUNDED).then_some(Rounding::Bf16)), None)?;
         let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
         if let Some(bounds) = decode {
             let own = || write(&*model, &Device::cpu());

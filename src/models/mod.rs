@@ -41,7 +41,7 @@ pub use seq2seq::Seq2Seq;
 pub use settings::Settings;
 pub use stages::LayerStages;
 pub use vision::{ImageProcessor, ImageTextModel, RgbImage, VisionTower};
-pub use weights::Weights;
+pub use weights::{Rounding, Weights};
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -324,20 +324,20 @@ pub struct Projection {
     pub adapter: Option<Lora>,
     /// For each row the one of the file that it is, where they are in another order.
     pub(crate) file_rows: Option<Arc<[i32]>>,
-    /// Whether it rounds what it multiplies by the weight to bf16: see [`Weights::round_activations`].
-    pub(crate) rounds: bool,
+    /// What it rounds activations to before it multiplies them by the weight: see [`Weights::round_activations`].
+    pub(crate) rounding: Option<Rounding>,
 }
 
 impl Projection {
     /// A layer without an adapter.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Projection {
-        Projection { weight, bias, adapter: None, file_rows: None, rounds: false }
+        Projection { weight, bias, adapter: None, file_rows: None, rounding: None }
     }
 
     /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.
     fn rows(&self, start: usize, len: usize) -> TensorResult<Projection> {
         let bias = self.bias.as_ref().map(|b| b.narrow(0, start, len)).transpose()?;
-        Ok(Projection { rounds: self.rounds, ..Projection::new(self.weight.narrow(0, start, len)?, bias) })
+        Ok(Projection { rounding: self.rounding, ..Projection::new(self.weight.narrow(0, start, len)?, bias) })
     }
 
     /// The parts, of these sizes, of [`Projection::forward`]'s last dimension: slices of one product, or a product each.
@@ -374,8 +374,11 @@ impl Projection {
     /// ```
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let rounded = self.rounds.then(|| x.cast(DType::BF16)?.cast(x.dtype())).transpose()?;
-        let mut y = rounded.as_ref().unwrap_or(x).matmul(&self.weight.unpacked_for(x)?.t()?)?;
+        let mut y = match self.rounding {
+            Some(Rounding::Int8) => x.matmul_int8(&self.weight)?,
+            Some(Rounding::Bf16) => x.cast(DType::BF16)?.cast(x.dtype())?.matmul(&self.weight.unpacked_for(x)?.t()?)?,
+            None => x.matmul(&self.weight.unpacked_for(x)?.t()?)?,
+        };
         if let Some(b) = &self.bias {
             // A bias in f32 must not make the activations f32; the sum is rounded once.
             y = y.add(b)?.cast(x.dtype())?;

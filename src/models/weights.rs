@@ -19,14 +19,41 @@ use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
+/// What activations are rounded to before a linear layer multiplies them by its weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rounding {
+    /// bf16, where the weight is bf16: for processors with instructions for pairs of bf16.
+    Bf16,
+    /// int8, each 32 neighbours with a scale, where the weight is in a block format: a processor multiplies one row, or a few, as integers.
+    Int8,
+}
+
+impl Rounding {
+    /// The names that [`Rounding::parse`] takes.
+    pub const NAMES: [&str; 2] = ["bf16", "int8"];
+
+    /// The type of that name.
+    pub fn parse(name: &str) -> Option<Rounding> {
+        [Rounding::Bf16, Rounding::Int8].into_iter().zip(Rounding::NAMES).find(|(_, of)| *of == name).map(|(r, _)| r)
+    }
+
+    /// Whether it concerns weights of this type.
+    fn is_for(self, weight: DType) -> bool {
+        match self {
+            Rounding::Bf16 => weight == DType::BF16,
+            Rounding::Int8 => weight.is_block(),
+        }
+    }
+}
+
 /// Weights under the names of their file.
 pub struct Weights {
     source: WeightSource,
     /// The file that has the settings.
     file: String,
     device: Device,
-    /// Whether what is multiplied by weights in bf16 is rounded to bf16.
-    rounds: bool,
+    /// What activations are rounded to before they are multiplied by weights.
+    rounding: Option<Rounding>,
 }
 
 enum WeightSource {
@@ -59,7 +86,7 @@ impl Weights {
                 source: WeightSource::Gguf(Gguf::open(path)?),
                 file: path.display().to_string(),
                 device: device.clone(),
-                rounds: false,
+                rounding: None,
             });
         }
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
@@ -75,13 +102,13 @@ impl Weights {
             source: WeightSource::Hub { files, config, text, quantized },
             file: file.display().to_string(),
             device: device.clone(),
-            rounds: false,
+            rounding: None,
         })
     }
 
     /// Weights of an opened GGUF file.
     pub fn from_gguf(gguf: Gguf, device: &Device) -> Weights {
-        Weights { source: WeightSource::Gguf(gguf), file: "the GGUF file".into(), device: device.clone(), rounds: false }
+        Weights { source: WeightSource::Gguf(gguf), file: "the GGUF file".into(), device: device.clone(), rounding: None }
     }
 
     /// These weights on another device.
@@ -89,10 +116,10 @@ impl Weights {
         Weights { device: device.clone(), ..self }
     }
 
-    /// Has what linear layers multiply by weights in bf16 rounded to bf16 first (not their sums, nor anything between layers), as llama.cpp does,
-    /// so that a processor with instructions for pairs of bf16 can multiply by them. Activations in f16 and other weights stay as they are.
-    pub fn round_activations(self, on: bool) -> Weights {
-        Weights { rounds: on, ..self }
+    /// Has what linear layers multiply by their weights rounded first (not their sums, nor anything between layers), as llama.cpp does on a processor.
+    /// Activations in f16 and the weights of experts stay as they are.
+    pub fn round_activations(self, to: Option<Rounding>) -> Weights {
+        Weights { rounding: to, ..self }
     }
 
     /// The GGUF file, if it is one.
@@ -551,8 +578,8 @@ impl<'a> Tensors<'a> {
 
     /// A layer that rounds what it reads where that is wanted.
     fn projection(&self, weight: Tensor, bias: Option<Tensor>) -> Projection {
-        let rounds = self.weights.rounds && self.dtype == DType::F32 && weight.dtype() == DType::BF16;
-        Projection { rounds, ..Projection::new(weight, bias) }
+        let rounding = self.weights.rounding.filter(|r| self.dtype == DType::F32 && r.is_for(weight.dtype()));
+        Projection { rounding, ..Projection::new(weight, bias) }
     }
 
     /// Linear layers without biases: in GGUF one tensor `[count,outputs,inputs]`, on the Hub one of each number.

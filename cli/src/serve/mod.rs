@@ -134,8 +134,8 @@ pub struct ServeArgs {
     /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
     #[arg(long)]
     dtype: Option<String>,
-    /// Round the activations of bf16 layers to bf16, as llama.cpp does; for prompts on CPUs with bf16 instructions
-    #[arg(long, value_name = "TYPE", value_parser = ["bf16"])]
+    /// Round activations before products, as llama.cpp does on a CPU: bf16 for layers in bf16, int8 for layers in block formats; see `tl generate --help`
+    #[arg(long, value_name = "TYPE", value_parser = tensorlogic::models::Rounding::NAMES)]
     activations: Option<String>,
     /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)
     #[arg(long, value_name = "DIR")]

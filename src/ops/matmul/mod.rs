@@ -7,6 +7,7 @@ pub(crate) mod gemv;
 mod gemv_int8;
 mod gemv_simd;
 pub(crate) mod gpu;
+mod int8;
 mod product;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
@@ -118,63 +119,65 @@ fn finish<T: Real>(task: &dyn Task, s: &Sizes, out: *mut T) {
     }
 }
 
-impl MatMulKernel {
-    /// A few rows of a against rows of b in memory, in any format. `false` where b is not like that.
-    fn stream(&self, task: &dyn Task, s: &Sizes) -> bool {
-        let load = &task.step().loads[1];
-        let Some(source) = load.plain() else { return false };
-        let floats = matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16) || source.dtype.is_block();
-        let (block, size) = (source.dtype.block(), source.dtype.block_bytes());
-        let raw = task.raw_load(1);
-        let Some(strides) = source.layout.reshape(load.shape).map(|l| l.strides) else { return false };
-        let distance = if s.n == 1 { s.k as isize } else { strides[1] };
-        let regular = (strides[2] == 1 || s.k == 1) && distance >= s.k as isize && (strides[0] >= 0 || s.batch == 1);
-        let whole = s.k.is_multiple_of(block) && distance as usize % block == 0 && raw.offset.is_multiple_of(block);
-        let whole = whole && (s.batch == 1 || (strides[0] as usize).is_multiple_of(block));
-        if s.m > dot::MAX_ROWS || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
-            return false;
-        }
-        // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
-        let row_bytes = distance as usize / block * size;
-        let a = slice::<f32>(task, 0);
-        let buffer: &mut [f32] = if a.is_some() { values(task, 0) } else { values(task, s.m * s.k) };
-        let results: &mut [f32] = values(task, s.m * RESULTS_PER_STORE);
-        let both_bf16 = source.dtype == DType::BF16 && is_bf16(task, 0);
-        let range = share(s.batch * s.n, STREAM_ROWS, task.thread(), task.threads());
-        let (mut at, mut loaded) = (range.start, usize::MAX);
-        while at < range.end {
-            let (batch, row) = (at / s.n, at % s.n);
-            let rows = RESULTS_PER_STORE.min(s.n - row).min(range.end - at);
-            let x = match a {
-                Some(a) => &a[batch * s.m * s.k..][..s.m * s.k],
-                None => {
-                    if loaded != batch {
-                        task.load(0, batch * s.m * s.k, f32::slice_mut(buffer));
-                        loaded = batch;
-                    }
-                    &*buffer
-                }
-            };
-            let first = raw.offset / block * size + batch * (strides[0].max(0) as usize) / block * size + row * row_bytes;
-            let direct = if s.m == 1 { target::<f32>(task, 0, at, rows) } else { None };
-            let in_place = direct.is_some();
-            let y = direct.unwrap_or(&mut results[..s.m * rows]);
-            if both_bf16 {
-                dot::gemv_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
-            } else if s.m == 1 {
-                dot::gemv(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
-            } else {
-                dot::gemv_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
-            }
-            for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
-                task.store(0, (batch * s.m + i) * s.n + row, f32::slice_mut(y));
-            }
-            at += rows;
-        }
-        true
+/// A few rows of a, rounded to int8 where that is asked for, against rows of b in memory, in any format. `false` where b is not like that.
+fn stream(task: &dyn Task, s: &Sizes, int8: bool) -> bool {
+    let load = &task.step().loads[1];
+    let Some(source) = load.plain() else { return false };
+    let floats = matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16) || source.dtype.is_block();
+    let (block, size) = (source.dtype.block(), source.dtype.block_bytes());
+    let raw = task.raw_load(1);
+    let Some(strides) = source.layout.reshape(load.shape).map(|l| l.strides) else { return false };
+    let distance = if s.n == 1 { s.k as isize } else { strides[1] };
+    let regular = (strides[2] == 1 || s.k == 1) && distance >= s.k as isize && (strides[0] >= 0 || s.batch == 1);
+    let whole = s.k.is_multiple_of(block) && distance as usize % block == 0 && raw.offset.is_multiple_of(block);
+    let whole = whole && (s.batch == 1 || (strides[0] as usize).is_multiple_of(block));
+    if s.m > dot::MAX_ROWS || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
+        return false;
     }
+    // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
+    let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
+    let row_bytes = distance as usize / block * size;
+    let a = slice::<f32>(task, 0);
+    let buffer: &mut [f32] = if a.is_some() { values(task, 0) } else { values(task, s.m * s.k) };
+    let results: &mut [f32] = values(task, s.m * RESULTS_PER_STORE);
+    let both_bf16 = source.dtype == DType::BF16 && is_bf16(task, 0);
+    let range = share(s.batch * s.n, STREAM_ROWS, task.thread(), task.threads());
+    let (mut at, mut loaded) = (range.start, usize::MAX);
+    while at < range.end {
+        let (batch, row) = (at / s.n, at % s.n);
+        let rows = RESULTS_PER_STORE.min(s.n - row).min(range.end - at);
+        let x = match a {
+            Some(a) => &a[batch * s.m * s.k..][..s.m * s.k],
+            None => {
+                if loaded != batch {
+                    task.load(0, batch * s.m * s.k, f32::slice_mut(buffer));
+                    loaded = batch;
+                }
+                &*buffer
+            }
+        };
+        let first = raw.offset / block * size + batch * (strides[0].max(0) as usize) / block * size + row * row_bytes;
+        let direct = if s.m == 1 { target::<f32>(task, 0, at, rows) } else { None };
+        let in_place = direct.is_some();
+        let y = direct.unwrap_or(&mut results[..s.m * rows]);
+        if int8 {
+            dot::gemv_int8(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
+        } else if both_bf16 {
+            dot::gemv_bf16(path::current(), &bytes[first..], row_bytes, x, y, [s.m, rows]);
+        } else if s.m == 1 {
+            dot::gemv(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
+        } else {
+            dot::gemv_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
+        }
+        for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
+            task.store(0, (batch * s.m + i) * s.n + row, f32::slice_mut(y));
+        }
+        at += rows;
+    }
+    true
+}
 
+impl MatMulKernel {
     /// A few rows of a against b stored with neighbouring rows side by side. `false` where b is not like that.
     fn col_major(&self, task: &dyn Task, s: &Sizes) -> bool {
         let load = &task.step().loads[1];
@@ -368,7 +371,7 @@ impl Kernel for MatMulKernel {
             DType::U32 => integers!(u32),
             DType::I64 => integers!(i64),
             DType::U64 => integers!(u64),
-            _ if self.stream(task, &s) || self.col_major(task, &s) || self.packed(task, &s) => {}
+            _ if stream(task, &s, false) || self.col_major(task, &s) || self.packed(task, &s) => {}
             _ => self.blocks::<f32>(task, &s),
         }
     }

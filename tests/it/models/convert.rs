@@ -15,7 +15,7 @@ use tensorlogic::{DType, Device, Rng, Tensor};
 
 /// Most distance of the logits of one model from two files in f32: half of what [`check_reference`] allows against the reference in f64. What a file
 /// has computed (`1 + w`, `-exp(a)`) or holds in another order is rounded in another place: 2.1e-6 was seen, and which sums are rounded where depends on
-/// the processor. A weight in a wrong place gives more than 1e-3.
+/// the processor.
 const SAME_MODEL: f64 = 1e-5;
 
 const HUB: [&str; 4] = ["gpt2-odd", "llama-gqa-bf16", "llama3-rope", "llama-v4spelling"];

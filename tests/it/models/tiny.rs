@@ -4,7 +4,7 @@ use crate::common::devices;
 use std::path::Path;
 use tensorlogic::autograd::no_grad;
 use tensorlogic::models::convert::write_gguf;
-use tensorlogic::models::{self, KvCache, Model, Sampler, Session, Weights};
+use tensorlogic::models::{self, KvCache, Model, Rounding, Sampler, Session, Weights};
 use tensorlogic::text::Tokenizer;
 use tensorlogic::{DType, Device, Rng, Tensor};
 
@@ -160,17 +160,41 @@ fn it_survives_other_types() {
     // With weights in bf16, what they are multiplied by may be rounded to bf16 too.
     let file = folder.join("rounded.gguf");
     write_gguf(&Weights::open(FILE, &cpu).unwrap(), DType::BF16, |_, _| Ok(()), &file).unwrap();
-    let [plain, rounded] = [false, true].map(|on| {
-        let weights = Weights::open(&file, &cpu).unwrap().round_activations(on);
+    let [plain, rounded] = [None, Some(Rounding::Bf16)].map(|to| {
+        let weights = Weights::open(&file, &cpu).unwrap().round_activations(to);
         models::load(&weights, Some(DType::F32)).unwrap()
     });
     let (want, got) = (whole(&*plain, &[&ids], &cpu), whole(&*rounded, &[&ids], &cpu));
     near("rounded", &got, &want, 0.05, &cpu);
     assert_ne!(got, want);
     assert!((loss(&*rounded) - loss(&*plain)).abs() < 0.002);
+    // With weights in blocks, to int8.
+    let file = folder.join("q8_0.gguf");
+    let int8 = |to: Option<Rounding>, device: &Device| {
+        let weights = Weights::open(&file, device).unwrap().round_activations(to);
+        models::load(&weights, Some(DType::F32)).unwrap()
+    };
+    let (plain, rounded) = (int8(None, &cpu), int8(Some(Rounding::Int8), &cpu));
+    let (want, got) = (whole(&*plain, &[&ids], &cpu), whole(&*rounded, &[&ids], &cpu));
+    near("int8", &got, &want, 0.1, &cpu);
+    assert_ne!(got, want);
+    assert!((loss(&*rounded) - loss(&*plain)).abs() < 0.004);
+    // Few rows, which are multiplied as integers, are those of many, and those of other devices.
+    for device in devices() {
+        let model = int8(Some(Rounding::Int8), &device);
+        for few in [1, 2, 4, 6, ids.len()] {
+            let want = &got[..few * got.len() / ids.len()];
+            near(&format!("int8, {few} rows"), &whole(&*model, &[&ids[..few]], &device), want, 0.05, &device);
+        }
+    }
     // Weights of other types have nothing rounded.
-    let same = models::load(&Weights::open(FILE, &cpu).unwrap().round_activations(true), Some(DType::F32)).unwrap();
-    assert_eq!(whole(&*same, &[&ids], &cpu), whole(&*model, &[&ids], &cpu));
+    for (file, to) in [(Path::new(FILE), Rounding::Bf16), (&folder.join("rounded.gguf"), Rounding::Int8)] {
+        let [own, same] = [None, Some(to)].map(|to| {
+            let weights = Weights::open(file, &cpu).unwrap().round_activations(to);
+            models::load(&weights, Some(DType::F32)).unwrap()
+        });
+        assert_eq!(whole(&*same, &[&ids], &cpu), whole(&*own, &[&ids], &cpu));
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -7,6 +7,9 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod bf16;
+mod int8;
+#[cfg(target_arch = "x86_64")]
+mod int8_avx2;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;
@@ -24,6 +27,8 @@ mod unpack_neon;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use std::sync::OnceLock;
+
+pub use int8::{GROUP as INT8_GROUP, SMALLEST as INT8_SMALLEST, gemv_int8, round_int8};
 
 /// Rows of activations up to which weights are streamed past them; more are worth decoding or packing the weights.
 pub const MAX_ROWS: usize = 8;
@@ -189,6 +194,19 @@ impl Rows {
     }
 }
 
+/// Asks for what lies ahead of R rows, one behind another, of which the bytes at `at .. at + len` are read now: in the order of memory, whatever the order
+/// of reading, so that the processor sees one stream.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_stream<const R: usize>(rows: *const u8, at: usize, len: usize) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    const AHEAD: usize = 8192;
+    for line in (0..R * len).step_by(64) {
+        // SAFETY: a prefetch reads nothing; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(rows.wrapping_add(AHEAD + R * at + line).cast()) }
+    }
+}
+
 /// Asks for the bytes that later rows have at the place of `p .. p + len` in the R rows of now: rows are too short for the
 /// processor to see the pattern by itself, and short rows pass faster than memory answers.
 #[cfg(target_arch = "x86_64")]
@@ -263,6 +281,11 @@ pub fn gemv_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32
     // SAFETY: the lengths and the processor's features were checked just above.
     #[cfg(target_arch = "aarch64")]
     if path != Path::Plain && unsafe { split::block_products(path, dtype, w, row_bytes, x, y, [m, ldy]) } {
+        return;
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "x86_64")]
+    if path == Path::Avx2 && unsafe { avx2::gemv_multi(dtype, w, row_bytes, x, y, [m, ldy]) } {
         return;
     }
     let Kernels { decode, tile } = path.kernels();

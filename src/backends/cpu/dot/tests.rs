@@ -175,6 +175,46 @@ fn activations_far_apart_or_not_finite() {
     }
 }
 
+/// Activations rounded to int8, on every path and in every format of blocks: sums in f64 of the rounded numbers. Blocks of zeros, of numbers too small to
+/// be rounded and rows that are not finite among them.
+#[test]
+fn activations_of_int8() {
+    for path in Path::available() {
+        for dtype in DType::WEIGHTS.into_iter().filter(|d| d.is_block()) {
+            for (rows, m, groups) in [(0, 1, 8), (1, 1, 24), (5, 1, 40), (4, 1, 8), (3, 2, 8), (2, 3, 16), (5, 4, 8), (3, 5, 8), (4, 8, 16)]
+            {
+                let k = groups * 32;
+                let mut random = Random((rows * 31 + m) as u64 + dtype as u64 * 1000);
+                let (w, row_bytes) = weights(dtype, rows, k, rows % 3 * 2, &mut random);
+                let exact = elements(dtype, &w, row_bytes, rows, k);
+                let mut x: Vec<f32> = (0..m * k).map(|_| random.float()).collect();
+                x[..32].fill(0.0);
+                x[32..64].iter_mut().for_each(|x| *x *= 1e-35);
+                let ldy = rows + 1;
+                let mut y = vec![f32::NAN; (m - 1) * ldy + rows];
+                gemv_int8(path, dtype, &w, row_bytes, &x, &mut y, [m, ldy]);
+                let rounded = x.chunks_exact(32).flat_map(|group| {
+                    let most = group.iter().fold(0f32, |m, x| m.max(x.abs()));
+                    let (scale, inverse) = if most < INT8_SMALLEST { (0.0, 0.0) } else { (most / 127.0, 127.0 / most) };
+                    group.iter().map(move |x| (x * inverse).round_ties_even() as f64 * scale as f64)
+                });
+                let rounded: Vec<f64> = rounded.collect();
+                for (i, r) in (0..m).flat_map(|i| (0..rows).map(move |r| (i, r))) {
+                    let products = || rounded[i * k..][..k].iter().zip(&exact[r * k..]).map(|(x, w)| x * w);
+                    let (want, size, got) = (products().sum::<f64>(), products().map(f64::abs).sum::<f64>(), y[i * ldy + r] as f64);
+                    let what = format!("{dtype} {rows}x{k} m={m} {}", path.name());
+                    assert!((got - want).abs() <= 1e-6 * size, "{what}: row {r} of x {i}: {got} instead of {want}, size {size}");
+                }
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    x[(m - 1) * k + 70] = bad;
+                    gemv_int8(path, dtype, &w, row_bytes, &x, &mut y, [m, ldy]);
+                    assert!(y[(m - 1) * ldy..].iter().all(|y| !y.is_finite()), "{dtype} {}: {bad} is lost", path.name());
+                }
+            }
+        }
+    }
+}
+
 /// Both operands bf16, in sizes with whole blocks of rows and numbers and without, on every path. `bfdot` keeps four sums of a row: each has
 /// an addition of two products and one to the sum for eight numbers, which round to odd, with an error below 2^-23 of the result.
 #[test]
