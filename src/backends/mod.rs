@@ -489,6 +489,10 @@ pub trait Backend: Send + Sync {
     fn gradient_parts(&self, rows: usize, results: usize) -> Option<usize> {
         self.tuning_in_force().map(|t| t.gemm.gradient_parts(rows, results))
     }
+    /// Rows of activations up to which they are multiplied as int8 with weights in block formats, where that is asked for; 0 where nothing is gained.
+    fn int8_rows(&self) -> usize {
+        0
+    }
     /// The GPU behind the backend, and the numbers by which its work is paced; `None` on the CPU.
     fn adapter(&self) -> Option<&TunedAdapter> {
         None

@@ -17,8 +17,6 @@ pub struct Capabilities {
     pub joint_gradients: bool,
     /// There are products of integers.
     pub integer_products: bool,
-    /// Rows of activations up to which they are multiplied as int8 with weights in block formats, where that is asked for.
-    pub int8_rows: usize,
     /// Weights in f32 and bf16 are worth a conversion to f16, once, where activations are f16.
     pub f16_weights: bool,
     /// A step may read one part of a buffer and write another.
@@ -41,7 +39,6 @@ impl Capabilities {
         wide: false,
         joint_gradients: true,
         integer_products: true,
-        int8_rows: crate::backends::cpu::dot::MAX_ROWS,
         f16_weights: false,
         ranges: true,
         windows: false,
@@ -57,7 +54,6 @@ impl Capabilities {
         wide: true,
         joint_gradients: false,
         integer_products: false,
-        int8_rows: 0,
         f16_weights: true,
         ranges: false,
         windows: true,

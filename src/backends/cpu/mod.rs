@@ -165,6 +165,10 @@ impl Backend for CpuBackend {
         true
     }
 
+    fn int8_rows(&self) -> usize {
+        dot::MAX_ROWS
+    }
+
     fn size_class(&self, bytes: usize) -> Option<usize> {
         memory::class(bytes)
     }

@@ -58,7 +58,7 @@ impl Op for Int8MatMul {
 }
 
 /// Elements that a thread rounds at a time.
-const PIECE: usize = 4096;
+const PIECE_ELEMENTS: usize = 4096;
 
 /// x `[count]` to the same, rounded, on a processor.
 #[derive(Clone, Debug)]
@@ -67,9 +67,9 @@ struct Int8RoundKernel;
 impl Kernel for Int8RoundKernel {
     fn cpu(&self, task: &dyn Task) {
         let count = task.step().loads[0].shape.count();
-        let buffer: &mut [f32] = values(task, PIECE.min(count));
-        for start in share(count, PIECE, task.thread(), task.threads()).step_by(PIECE) {
-            let piece = &mut buffer[..PIECE.min(count - start)];
+        let buffer: &mut [f32] = values(task, PIECE_ELEMENTS.min(count));
+        for start in share(count, PIECE_ELEMENTS, task.thread(), task.threads()).step_by(PIECE_ELEMENTS) {
+            let piece = &mut buffer[..PIECE_ELEMENTS.min(count - start)];
             task.load(0, start, f32::slice_mut(piece));
             dot::round_int8(path::current(), piece);
             task.store(0, start, f32::slice_mut(piece));
@@ -122,7 +122,7 @@ impl Tensor {
     fn rounded_to_int8(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
         let meta = Meta { dtype: DType::F32, shape: *self.shape() };
-        if self.device().capabilities().int8_rows > 0 {
+        if self.device().backend().int8_rows() > 0 {
             return Tensor::op1(Int8Round, smallvec::smallvec![self.clone()], Default::default(), meta, at);
         }
         // A definition has the gradient of a rounding, which is 0.
@@ -143,7 +143,7 @@ impl Tensor {
         };
         let whole = weight.dtype().is_block() && weight.layout().is_contiguous() && weight.parts().is_none();
         let rows = self.numel() / k.max(1);
-        let most = self.device().capabilities().int8_rows;
+        let most = self.device().backend().int8_rows();
         if !whole || rows > most || rows == 0 || n * k == 0 || self.dtype() != DType::F32 || self.dims().last() != Some(&k) {
             return self.rounded_to_int8()?.matmul(&weight.t()?);
         }

@@ -243,19 +243,19 @@ pub(super) fn bytes_in_lanes(q: __m256i, bias: u8) -> [__m256; 4] {
 }
 
 /// The scales of a block in each of R rows: `d` and `m` of run `g` for the lanes of [`in_lanes`].
-pub(super) struct BlockScales<const Q: usize, const R: usize> {
+pub(super) struct RowScales<const Q: usize, const R: usize> {
     /// By rows, where a block has several.
     each: [[f32; 32]; R],
     /// Of four rows, where a block has one: `d` of each, or `d, m` of each.
     whole: [f32; 8],
 }
 
-impl<const Q: usize, const R: usize> BlockScales<Q, R> {
+impl<const Q: usize, const R: usize> RowScales<Q, R> {
     /// Whether the scales of the rows are converted together.
     const TOGETHER: bool = R == 4 && matches!(LINEAR[Q].scales, Scales::Whole);
 
     pub(super) fn new() -> Self {
-        BlockScales { each: [[0.0; 32]; R], whole: [0.0; 8] }
+        RowScales { each: [[0.0; 32]; R], whole: [0.0; 8] }
     }
 
     /// Reads those of a block in R rows.
@@ -317,7 +317,7 @@ impl<const Q: usize, const R: usize> BlockScales<Q, R> {
 unsafe fn block_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
     let Shape { bytes, runs, min, .. } = const { shape(Q) };
     let mut acc = [_mm256_setzero_ps(); R];
-    let mut all_scales = BlockScales::<Q, R>::new();
+    let mut all_scales = RowScales::<Q, R>::new();
     // SAFETY: block b of row r and its activations exist.
     unsafe {
         for b in 0..rows.k / (runs * 32) {
@@ -352,7 +352,7 @@ unsafe fn block_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
 unsafe fn block_rows_multi<const Q: usize, const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize) {
     let Shape { bytes, runs, min, .. } = const { shape(Q) };
     let mut acc = [[_mm256_setzero_ps(); M]; R];
-    let mut all_scales = BlockScales::<Q, R>::new();
+    let mut all_scales = RowScales::<Q, R>::new();
     // SAFETY: block b of row r and its activations exist.
     unsafe {
         for b in 0..rows.k / (runs * 32) {

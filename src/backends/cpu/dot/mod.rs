@@ -8,8 +8,6 @@ mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod bf16;
 mod int8;
-#[cfg(target_arch = "x86_64")]
-mod int8_avx2;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod plain;

@@ -3,10 +3,10 @@
 // Loops over R rows index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::avx2::{BlockScales, sum};
-use super::int8::{GROUP, Rounded, scale_of};
-use super::unpack::{Shape, bytes_as_floats, load_32, quants, shape};
-use super::{Rows, prefetch_stream};
+use super::super::avx2::{RowScales, sum};
+use super::super::unpack::{Shape, bytes_as_floats, load_32, quants, shape};
+use super::super::{Rows, prefetch_stream};
+use super::{GROUP, Rounded, scale_of};
 use crate::dtype::DType;
 use crate::quant::{LINEAR, with_format};
 use core::arch::x86_64::*;
@@ -118,7 +118,7 @@ unsafe fn block_rows<const Q: usize, const R: usize, const M: usize>(rows: Rows,
     let signed = const { LINEAR[Q].quants.signed };
     let ones = _mm256_set1_epi16(1);
     let mut acc = [[_mm256_setzero_ps(); M]; R];
-    let mut scales = BlockScales::<Q, R>::new();
+    let mut scales = RowScales::<Q, R>::new();
     // SAFETY: block b of row r and its activations exist.
     unsafe {
         for b in 0..rows.k / (runs * GROUP) {

@@ -1,6 +1,9 @@
 //! Block formats times activations of int8, each 32 with a scale: opt-in, since it changes results by about 0.4 %. With AVX2 up to four rows of
 //! activations are multiplied as integers; elsewhere, and with more rows, the rounded activations are floats again.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 use super::{Path, gemv, gemv_multi};
 use crate::dtype::DType;
 use std::cell::RefCell;
@@ -14,16 +17,16 @@ pub const SMALLEST: f32 = 1e-30;
 
 /// Rows of activations as integers.
 #[derive(Default)]
-pub(super) struct Rounded {
-    pub(super) integers: Vec<i8>,
+struct Rounded {
+    integers: Vec<i8>,
     /// Of each group.
-    pub(super) scales: Vec<f32>,
+    scales: Vec<f32>,
     /// The same activations as floats.
     floats: Vec<f32>,
 }
 
 /// The scale of a group with this largest activation, and what integers are activations times.
-pub(super) fn scale_of(most: f32) -> [f32; 2] {
+fn scale_of(most: f32) -> [f32; 2] {
     if most >= SMALLEST { [most / MAX, MAX / most] } else { [0.0, 0.0] }
 }
 
@@ -35,7 +38,7 @@ impl Rounded {
         #[cfg(target_arch = "x86_64")]
         if matches!(path, Path::Avx2 | Path::Avx512) {
             // SAFETY: the path's features, which every caller checked.
-            return unsafe { super::int8_avx2::round(x, &mut self.integers, &mut self.scales) };
+            return unsafe { avx2::round(x, &mut self.integers, &mut self.scales) };
         }
         let _ = path;
         for ((group, integers), scale) in
@@ -54,7 +57,7 @@ impl Rounded {
         #[cfg(target_arch = "x86_64")]
         if matches!(path, Path::Avx2 | Path::Avx512) {
             // SAFETY: the path's features, which every caller checked.
-            unsafe { super::int8_avx2::floats(&self.integers, &self.scales, &mut self.floats) };
+            unsafe { avx2::floats(&self.integers, &self.scales, &mut self.floats) };
             return &self.floats;
         }
         let _ = path;
@@ -95,7 +98,7 @@ pub fn gemv_int8(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32]
             assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
             super::check_rows(path, dtype, w, row_bytes, rows, k);
             // SAFETY: the lengths and the processor's features were checked just above.
-            if unsafe { super::int8_avx2::products(dtype, w, row_bytes, rounded, y, [m, ldy]) } {
+            if unsafe { avx2::products(dtype, w, row_bytes, rounded, y, [m, ldy]) } {
                 return;
             }
         }
