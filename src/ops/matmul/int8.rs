@@ -139,7 +139,11 @@ impl Tensor {
     pub(crate) fn matmul_int8(&self, weight: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let &[n, k] = weight.dims() else {
-            return Err(TensorError::shape("matmul_int8", at, format!("a weight {} is no matrix", weight.shape())));
+            return Err(TensorError::shape(
+                "matmul_int8",
+                at,
+                format!("the weight must have two dimensions, not shape {}", weight.shape()),
+            ));
         };
         let whole = weight.dtype().is_block() && weight.layout().is_contiguous() && weight.parts().is_none();
         let rows = self.numel() / k.max(1);

@@ -231,6 +231,15 @@ fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize,
     bytes
 }
 
+/// Checks a caller's promise about `m` rows of `x` and of `y`, those of `y` `ldy` apart; gives the rows of weights, and the elements of each.
+fn check_product(path: Path, dtype: DType, (w, row_bytes): (&[u8], usize), x: &[f32], y: &[f32], [m, ldy]: [usize; 2]) -> [usize; 2] {
+    let k = x.len() / m;
+    let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
+    assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
+    check_rows(path, dtype, w, row_bytes, rows, k);
+    [rows, k]
+}
+
 /// `y[r] = sum_k w[r][k] * x[k]` for `y.len()` rows of `x.len()` weights, stored `row_bytes` apart in `dtype`: f32, f16, bf16
 /// or a block format. The weights are exact, products and sums are f32.
 ///
@@ -272,10 +281,7 @@ pub fn gemv_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32
     if m == 0 {
         return;
     }
-    let k = x.len() / m;
-    let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
-    assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
-    check_rows(path, dtype, w, row_bytes, rows, k);
+    let [rows, k] = check_product(path, dtype, (w, row_bytes), x, y, [m, ldy]);
     // SAFETY: the lengths and the processor's features were checked just above.
     #[cfg(target_arch = "aarch64")]
     if path != Path::Plain && unsafe { split::block_products(path, dtype, w, row_bytes, x, y, [m, ldy]) } {
@@ -327,10 +333,7 @@ pub fn gemv_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32
 pub fn gemv_bf16(path: Path, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
     #[cfg(target_arch = "aarch64")]
     if path == Path::Bf16 && m > 0 {
-        let k = x.len() / m;
-        let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
-        assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
-        check_rows(path, DType::BF16, w, row_bytes, rows, k);
+        check_product(path, DType::BF16, (w, row_bytes), x, y, [m, ldy]);
         // SAFETY: the lengths and the processor's features were checked just above.
         return unsafe { bf16::products(w, row_bytes, x, y, [m, ldy]) };
     }

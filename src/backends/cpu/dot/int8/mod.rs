@@ -93,10 +93,7 @@ pub fn gemv_int8(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32]
         let finite = rounded.round(path, x);
         #[cfg(target_arch = "x86_64")]
         if finite && matches!(path, Path::Avx2 | Path::Avx512) && m > 0 {
-            let k = x.len() / m;
-            let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
-            assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
-            super::check_rows(path, dtype, w, row_bytes, rows, k);
+            super::check_product(path, dtype, (w, row_bytes), x, y, [m, ldy]);
             // SAFETY: the lengths and the processor's features were checked just above.
             if unsafe { avx2::products(dtype, w, row_bytes, rounded, y, [m, ldy]) } {
                 return;
