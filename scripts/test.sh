@@ -66,8 +66,27 @@ case $system in
         export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
         ;;
 esac
-cargo test --release --workspace --no-fail-fast "$@" 2>&1 | awk '
-    { print; fflush(); gsub(/\033\[[0-9;]*m/, "") }
+printed=$(mktemp)
+queue=$(mktemp -d)
+trap 'rm -rf "$printed" "$queue"' EXIT
+tests() {
+    local failed=0
+    # A choice of tests, a GPU of which one process at a time is asked for, or none: one program behind another.
+    if [ -z "${TL_LAVAPIPE:-}" ] || [ "${*#--locked}" ]; then
+        cargo test --release --workspace --no-fail-fast "$@"
+        return
+    fi
+    # The runner puts the tests of all programs into one queue; examples in documentation are compiled as they run.
+    export TL_TEST_QUEUE=$queue
+    cargo test --release --workspace --no-fail-fast --tests "$@" || failed=1
+    scripts/timed-test.sh --add cargo test --release --workspace --no-fail-fast --doc "$@"
+    scripts/timed-test.sh --queue || failed=1
+    return $failed
+}
+status=0
+tests "$@" 2>&1 | tee "$printed" || status=$?
+awk '
+    { gsub(/\033\[[0-9;]*m/, "") }
     / Running / { program = $0; sub(/ *Running (unittests )?/, "", program); sub(/ \(.*/, "", program) }
     /^test .* <[0-9.]+s>/ { seconds = $NF; gsub(/[<>s]/, "", seconds); took[program ": " $2] = seconds + 0 }
     /test result: / { sub(/.*test result: [a-zA-Z]+\. /, ""); passed += $1; failed += $3; skipped += $5 }
@@ -80,4 +99,5 @@ cargo test --release --workspace --no-fail-fast "$@" 2>&1 | awk '
             delete took[slowest]
         }
         printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
-    }'
+    }' "$printed"
+exit $status

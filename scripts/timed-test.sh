@@ -4,8 +4,10 @@
 # RUSTC_BOOTSTRAP, which is set here, where nothing is compiled; examples in documentation have no such option.
 #
 # The software driver compiles a kernel when it first runs, one at a time within a process. So a program's tests run in groups, a process each and as
-# many at once as there are cores: each module in two, or what has no modules in four.
+# many at once as there are cores: each module in two, or what has no modules in four. Where TL_TEST_QUEUE names a folder they are put there, a script
+# each, and so is a command by  scripts/timed-test.sh --add COMMAND ARGS...;  scripts/timed-test.sh --queue  runs what is there, long programs first.
 set -euo pipefail
+timed_test=$(cd "$(dirname "$0")" && pwd)/${0##*/}
 # Whether no test is chosen.
 [ $# != 1 ] && whole= || whole=1
 program=$1
@@ -18,15 +20,44 @@ run() {
             set -- "$@" -Zunstable-options --report-time
             ;;
     esac
-    if [ -n "${TL_LAVAPIPE:-}" ]; then "$(dirname "$0")/with-lavapipe.sh" "$@"; else "$@"; fi
+    if [ -n "${TL_LAVAPIPE:-}" ]; then "${timed_test%/*}/with-lavapipe.sh" "$@"; else "$@"; fi
 }
-# Runs tests by their names, with what was printed in one piece.
-group() {
-    local failed=0 printed
-    printed=$(run "$program" --exact "$@" 2>&1) || failed=1
+# Prints what a command prints, in one piece; where programs run beside each other, behind a line that names this one.
+in_one_piece() {
+    local failed=0 printed name=$1
+    shift
+    printed=$(unset TL_TEST_QUEUE && "$@" 2>&1) || failed=1
     exec 9>"$TL_TEST_LOCK"
     flock 9
+    [ -z "${TL_TEST_QUEUE:-}" ] || printf '     Running %s\n' "$name"
     printf '%s\n\n' "$printed"
+    return $failed
+}
+# What a program is called, without the hash behind it.
+name_of() {
+    local name=${1##*/}
+    echo "${name%-*}"
+}
+# Puts a command of this program into the queue, with its environment and folder.
+enqueue() {
+    local name place=5 file
+    name=$(name_of "$program")
+    # By the time that programs take: what begins last shall end soon.
+    case $name in
+        native_metal | cargo) place=0 ;;
+        msl | it | tensorlogic) place=1 ;;
+        differential | distributed | seeds | serving | training*) place=2 ;;
+    esac
+    file=$(mktemp "$TL_TEST_QUEUE/$place-$name-XXXXXX")
+    { export -p && printf 'cd %q\nexec' "$PWD" && printf ' %q' "$timed_test" "$@" && echo; } >"$file"
+}
+# Runs what is in the queue.
+run_queue() {
+    local failed=0
+    TL_TEST_LOCK=$(mktemp)
+    export TL_TEST_LOCK
+    find "$TL_TEST_QUEUE" -type f | sort | xargs -P "$(nproc)" -n 1 bash || failed=1
+    rm -f "$TL_TEST_LOCK"
     return $failed
 }
 # Runs all tests that an awk condition on their names selects.
@@ -39,20 +70,52 @@ in_groups() {
         tests[key] = tests[key] " " $0
     } END { for (i = 1; i <= n; i++) print tests[order[i]] }') || return 1
     [ -n "$names" ] || return 0
+    if [ -n "${TL_TEST_QUEUE:-}" ]; then
+        local group
+        # Names have no spaces.
+        # shellcheck disable=SC2086
+        while read -r group; do enqueue --group "$program" $group; done <<<"$names"
+        return 0
+    fi
     TL_TEST_LOCK=$(mktemp)
     export TL_TEST_LOCK
-    xargs -P "$(nproc)" -L 1 "$0" --group "$program" <<<"$names" || failed=1
+    xargs -P "$(nproc)" -L 1 "$timed_test" --group "$program" <<<"$names" || failed=1
     rm -f "$TL_TEST_LOCK"
     return $failed
 }
-if [ "$program" = --group ]; then
-    program=$2
-    shift 2
-    group "$@"
-    exit
-fi
+case $program in
+    --group)
+        program=$2
+        shift 2
+        in_one_piece "$(name_of "$program")" run "$program" --exact "$@"
+        exit
+        ;;
+    --whole)
+        shift
+        in_one_piece "$(name_of "$1")" "$@"
+        exit
+        ;;
+    # A command that runs no test program by itself.
+    --add)
+        shift
+        program=$1
+        enqueue --whole "$@"
+        exit
+        ;;
+    --queue)
+        run_queue
+        exit
+        ;;
+esac
 # The programs of the Metal backend are processes of their own, whose tests are counted with the others.
-case ${program##*/} in native_metal-*) RUST_TEST_NOCAPTURE=1 exec "$@" ;; esac
+case ${program##*/} in
+    native_metal-*)
+        export RUST_TEST_NOCAPTURE=1
+        [ -n "${TL_TEST_QUEUE:-}" ] || exec "$@"
+        enqueue --whole "$program"
+        exit
+        ;;
+esac
 if [ -z "$whole" ] || [ -z "${TL_LAVAPIPE:-}" ]; then
     run "$@"
     exit
