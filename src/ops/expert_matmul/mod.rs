@@ -151,7 +151,7 @@ impl ExpertMatMulKernel {
         let mut buffers = ExpertBuffers::<T> {
             x: values(task, most * s.k),
             panel: values(task, height.min(s.n) * s.k),
-            y: values(task, (most * height.min(s.n)).max(most.min(dot::MAX_ROWS) * STREAMED_ROWS.min(s.n))),
+            y: values(task, (most * height.min(s.n)).max(most.min(dot::MAX_STREAMED_ROWS) * STREAMED_ROWS.min(s.n))),
             bias: values(task, if self.bias { STREAMED_ROWS.min(s.n) } else { 0 }),
             factors: values(task, if self.summed { s.pairs } else { 0 }),
             sums: values(task, if self.summed { s.results * rows.len() } else { 0 }),
@@ -218,7 +218,7 @@ impl<T: Real> ExpertBuffers<'_, T> {
         }
         let m = pairs.len();
         let stored = product.stored.as_ref();
-        let streamed = stored.filter(|_| m <= dot::MAX_ROWS);
+        let streamed = stored.filter(|w| m <= path::current().streamed_rows(w.dtype));
         let piece = if streamed.is_some() { STREAMED_ROWS } else { s.panel_rows() };
         for row in rows.clone().step_by(piece) {
             let n = piece.min(rows.end - row);

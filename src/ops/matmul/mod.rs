@@ -131,7 +131,7 @@ fn stream(task: &dyn Task, s: &Sizes, int8: bool) -> bool {
     let regular = (strides[2] == 1 || s.k == 1) && distance >= s.k as isize && (strides[0] >= 0 || s.batch == 1);
     let whole = s.k.is_multiple_of(block) && distance as usize % block == 0 && raw.offset.is_multiple_of(block);
     let whole = whole && (s.batch == 1 || (strides[0] as usize).is_multiple_of(block));
-    if s.m > dot::MAX_ROWS || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
+    if s.m > path::current().streamed_rows(source.dtype) || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
         return false;
     }
     // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.

@@ -4,7 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::unpack::{Shape, shape, whole};
-use super::{CHUNK, Rows, avx2, plain, prefetch};
+use super::{CHUNK, MAX_ROWS, Rows, avx2, plain, prefetch};
 use crate::dtype::DType;
 use crate::quant::{LINEAR, Numbers, Scales, f16_to_f32, with_format};
 use core::arch::x86_64::*;
@@ -20,23 +20,6 @@ const BF16: u8 = DType::BF16 as u8;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 pub(super) unsafe fn gemv(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };
-    macro_rules! by {
-        ($kernel:ident, $q:ident) => {{
-            let mut r = 0;
-            while r < y.len() {
-                // SAFETY: rows r .. r + 4, or r alone, lie inside `w` and `y`; the features are this function's own.
-                unsafe {
-                    if r + 4 <= y.len() {
-                        $kernel::<$q, 4>(rows.from(r), y.as_mut_ptr().add(r));
-                        r += 4;
-                    } else {
-                        $kernel::<$q, 1>(rows.from(r), y.as_mut_ptr().add(r));
-                        r += 1;
-                    }
-                }
-            }
-        }};
-    }
     // Plain weights are bound by memory, which answers one long stream best.
     macro_rules! one_by_one {
         ($q:ident) => {
@@ -50,12 +33,128 @@ pub(super) unsafe fn gemv(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
         DType::F32 => one_by_one!(F32),
         DType::F16 => one_by_one!(F16),
         DType::BF16 => one_by_one!(BF16),
-        _ => with_format!(dtype, Q => match const { kernel(Q) } {
-            Kernel::Blocks32 => by!(block32_rows, Q),
-            Kernel::Blocks256 => by!(block256_rows, Q),
+        _ => with_format!(dtype, Q => {
+            let all = y.len();
             // SAFETY: as promised to this function.
-            Kernel::Avx2 => unsafe { avx2::gemv(dtype, w, row_bytes, x, y) },
+            unsafe {
+                match const { kernel(Q) } {
+                    Kernel::Blocks32 => few::<Block32<Q>>(rows, y, [1, all, all]),
+                    Kernel::Blocks256 => few::<Block256<Q>>(rows, y, [1, all, all]),
+                    Kernel::Avx2 => avx2::gemv(dtype, w, row_bytes, x, y),
+                }
+            }
         }, _ => ()),
+    }
+}
+
+/// Rows of weights that are multiplied with all rows of activations before the next ones: their bytes stay in the L2 cache meanwhile.
+const PASS_ROWS: usize = 32;
+/// Activations that the L1 cache holds beside a few rows of weights.
+const L1_ELEMENTS: usize = 10 << 10;
+
+/// `y[i][r] = sum_k w[r][k] * x[i][k]`; see [`super::gemv_multi`]. `false`, and nothing is written, for a format without a kernel.
+///
+/// # Safety
+/// The processor has the features; `w` holds the rows of weights, of as many as each of x's m rows has.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn gemv_multi(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) -> bool {
+    let (k, rows) = (x.len() / m, y.len() - (m - 1) * ldy);
+    // Seven or eight long rows of activations do not stay in the L1 cache, and two passes with half of them each cost less.
+    let pass = if m > 6 && MAX_ROWS * k > L1_ELEMENTS { MAX_ROWS / 2 } else { MAX_ROWS };
+    macro_rules! by {
+        ($weights:ty) => {{
+            for r in (0..rows).step_by(PASS_ROWS) {
+                let n = PASS_ROWS.min(rows - r);
+                for first in (0..m).step_by(pass) {
+                    let all = Rows { w: w.as_ptr(), row_bytes, x: x[first * k..].as_ptr(), k }.from(r);
+                    // SAFETY: as promised to this function.
+                    unsafe { few::<$weights>(all, &mut y[first * ldy + r..], [pass.min(m - first), n, ldy]) }
+                }
+            }
+            true
+        }};
+    }
+    match dtype {
+        DType::F32 => by!(Plain<F32>),
+        DType::F16 => by!(Plain<F16>),
+        DType::BF16 => by!(Plain<BF16>),
+        _ => with_format!(dtype, Q => match const { kernel(Q) } {
+            Kernel::Blocks32 => by!(Block32<Q>),
+            Kernel::Blocks256 => by!(Block256<Q>),
+            // SAFETY: as promised to this function.
+            Kernel::Avx2 => unsafe { avx2::gemv_multi(dtype, w, row_bytes, x, y, [m, ldy]) },
+        }, _ => false),
+    }
+}
+
+/// Weights of some storage format that are multiplied as they are decoded, in registers.
+trait Weights {
+    /// Rows of weights that one row of activations is multiplied with at once: more where decoding, not memory, takes the time.
+    const AT_ONCE: AtOnce = AtOnce::Eight;
+
+    /// R rows of weights times M rows of activations, `rows.k` apart: `y[i * ldy + r]`.
+    ///
+    /// # Safety
+    /// The processor has the features; `rows` are R rows of weights of the format, and its activations M rows; `y` is M rows of R numbers, `ldy` apart.
+    unsafe fn rows<const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize);
+}
+
+/// Rows of weights.
+#[derive(Clone, Copy)]
+enum AtOnce {
+    Four,
+    Eight,
+}
+
+/// f32, f16 or bf16.
+struct Plain<const Q: u8>;
+/// A format of 32-wide blocks.
+struct Block32<const Q: usize>;
+/// A format of 256-wide blocks.
+struct Block256<const Q: usize>;
+
+/// All rows of weights times m rows of activations, at most [`MAX_ROWS`]: as many rows at once as have their sums in 16 to 20 of the 32 registers.
+///
+/// # Safety
+/// The processor has the features; the weights have `rows` rows, the activations `m`, and so has `y`, `ldy` apart.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn few<W: Weights>(all: Rows, y: &mut [f32], [m, rows, ldy]: [usize; 3]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match m {
+            1 => match const { W::AT_ONCE } {
+                AtOnce::Four => by_rows::<W, 4, 1>(all, y, [rows, ldy]),
+                AtOnce::Eight => by_rows::<W, 8, 1>(all, y, [rows, ldy]),
+            },
+            2 => by_rows::<W, 8, 2>(all, y, [rows, ldy]),
+            3 => by_rows::<W, 4, 3>(all, y, [rows, ldy]),
+            4 => by_rows::<W, 4, 4>(all, y, [rows, ldy]),
+            5 => by_rows::<W, 4, 5>(all, y, [rows, ldy]),
+            6 => by_rows::<W, 3, 6>(all, y, [rows, ldy]),
+            7 => by_rows::<W, 2, 7>(all, y, [rows, ldy]),
+            _ => by_rows::<W, 2, 8>(all, y, [rows, ldy]),
+        }
+    }
+}
+
+/// All rows of weights, R at a time, times M rows of activations.
+///
+/// # Safety
+/// See [`few`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn by_rows<W: Weights, const R: usize, const M: usize>(all: Rows, y: &mut [f32], [rows, ldy]: [usize; 2]) {
+    let mut r = 0;
+    while r < rows {
+        // SAFETY: rows r .. r + R, or r alone, lie inside the weights and each row of `y`.
+        unsafe {
+            if rows - r >= R {
+                W::rows::<R, M>(all.from(r), y.as_mut_ptr().add(r), ldy);
+                r += R;
+            } else {
+                W::rows::<1, M>(all.from(r), y.as_mut_ptr().add(r), ldy);
+                r += 1;
+            }
+        }
     }
 }
 
@@ -110,6 +209,11 @@ const fn kernel(q: usize) -> Kernel {
         Scales::Each16(n) if n.signed => Kernel::Blocks256,
         Scales::Each16(_) | Scales::Nibbles16 { .. } => Kernel::Avx2,
     }
+}
+
+/// Whether a block format has a kernel here, instead of the one with AVX2.
+pub(super) fn decodes(dtype: DType) -> bool {
+    with_format!(dtype, Q => !matches!(const { kernel(Q) }, Kernel::Avx2), _ => false)
 }
 
 /// f16 or bf16 as f32.
@@ -184,21 +288,24 @@ fn lanes(n: usize) -> __mmask16 {
     if n >= 16 { !0 } else { (1 << n) - 1 }
 }
 
-/// Stores the sums of the lanes of `acc[r]` at `y[r]`.
+/// Stores the sum of the lanes of `acc[r][i]` at `y[i * ldy + r]`. The order of the additions is the same for any R and M.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn store_sums<const R: usize>(acc: [__m512; R], y: *mut f32) {
+unsafe fn store_sums<const R: usize, const M: usize>(acc: &[[__m512; M]; R], y: *mut f32, ldy: usize) {
     let half = |v: __m512| _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
-    if R == 4 {
-        let low = _mm256_hadd_ps(half(acc[0]), half(acc[1]));
-        let high = _mm256_hadd_ps(half(acc[2]), half(acc[3]));
+    let at = |n: usize| n.min(R * M - 1);
+    for first in (0..R * M).step_by(4) {
+        let acc = |n: usize| half(acc[at(first + n) % R][at(first + n) / R]);
+        let (low, high) = (_mm256_hadd_ps(acc(0), acc(1)), _mm256_hadd_ps(acc(2), acc(3)));
         let all = _mm256_hadd_ps(low, high);
-        // SAFETY: the caller has room for R sums.
-        unsafe { _mm_storeu_ps(y, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all))) }
-    } else {
-        for (r, acc) in acc.into_iter().enumerate() {
-            // SAFETY: the caller has room for R sums.
-            unsafe { *y.add(r) = _mm512_reduce_add_ps(acc) }
+        let all = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all));
+        let mut sums = [0f32; 4];
+        // SAFETY: four numbers; the caller has room for R sums in each of M rows.
+        unsafe {
+            _mm_storeu_ps(sums.as_mut_ptr(), all);
+            for n in first..(first + 4).min(R * M) {
+                *y.add(n / R * ldy + n % R) = sums[n - first];
+            }
         }
     }
 }
@@ -260,6 +367,44 @@ unsafe fn plain_row<const Q: u8>(row: Rows) -> f32 {
         }
     }
     _mm512_reduce_add_ps(_mm512_add_ps(acc[0], acc[1]))
+}
+
+impl<const Q: u8> Weights for Plain<Q> {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn rows<const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize) {
+        let size = if Q == F32 { 4 } else { 2 };
+        let mut acc = [[_mm512_setzero_ps(); M]; R];
+        let mut i = 0;
+        // SAFETY: every access lies in the first k elements of a row or of x; the last ones are masked; a prefetch reads nothing.
+        unsafe {
+            while i + 32 <= rows.k {
+                for r in 0..R {
+                    let p = rows.w.add(r * rows.row_bytes + i * size);
+                    prefetch::<R>(p, rows.row_bytes, 32 * size);
+                    let w = [load::<Q>(p), load::<Q>(p.add(16 * size))];
+                    for m in 0..M {
+                        let x = rows.x.add(m * rows.k + i);
+                        acc[r][m] = _mm512_fmadd_ps(w[0], _mm512_loadu_ps(x), acc[r][m]);
+                        acc[r][m] = _mm512_fmadd_ps(w[1], _mm512_loadu_ps(x.add(16)), acc[r][m]);
+                    }
+                }
+                i += 32;
+            }
+            while i < rows.k {
+                let mask = lanes(rows.k - i);
+                for r in 0..R {
+                    let w = load_masked::<Q>(rows.w.add(r * rows.row_bytes + i * size), mask);
+                    for m in 0..M {
+                        let x = _mm512_maskz_loadu_ps(mask, rows.x.add(m * rows.k + i));
+                        acc[r][m] = _mm512_fmadd_ps(w, x, acc[r][m]);
+                    }
+                }
+                i += 16;
+            }
+            store_sums(&acc, y, ldy);
+        }
+    }
 }
 
 /// The scales of four blocks as f32 at `s`: [d; 4], or [d, m; 4] where there are minimums.
@@ -333,48 +478,51 @@ unsafe fn signed16(p: *const u8, d: __m512) -> __m512 {
     unsafe { _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))), d) }
 }
 
-/// R rows of a 32-wide block format.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn block32_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
-    let Shape { bytes, min, .. } = const { shape(Q) };
-    let step = if min { 2 } else { 1 };
-    let blocks = rows.k / 32;
-    let mut acc = [[_mm512_setzero_ps(); 2]; R];
-    let mut s = [[0f32; 8]; R];
-    let mut b = 0;
-    // SAFETY: block b of row r and its 32 activations exist for b < blocks; `s` has room for four blocks' scales.
-    unsafe {
-        let add = |acc: &mut [__m512; 2], p: *const u8, s: *const f32, x: [__m512; 2]| {
-            let w = weights32::<Q>(p, s);
-            acc[0] = _mm512_fmadd_ps(w[0], x[0], acc[0]);
-            acc[1] = _mm512_fmadd_ps(w[1], x[1], acc[1]);
-        };
-        while b + 4 <= blocks {
-            for r in 0..R {
-                let p = rows.w.add(r * rows.row_bytes + b * bytes);
-                prefetch::<R>(p, rows.row_bytes, 4 * bytes);
-                scales4::<Q>(p, s[r].as_mut_ptr());
-                from_memory(s[r].as_ptr());
-            }
-            for j in 0..4 {
-                let x = rows.x.add((b + j) * 32);
-                let x = [_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))];
-                for r in 0..R {
-                    add(&mut acc[r], rows.w.add(r * rows.row_bytes + (b + j) * bytes), s[r].as_ptr().add(j * step), x);
+impl<const Q: usize> Weights for Block32<Q> {
+    const AT_ONCE: AtOnce = if LINEAR[Q].quants.low.width == 8 { AtOnce::Four } else { AtOnce::Eight };
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn rows<const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize) {
+        let Shape { bytes, min, .. } = const { shape(Q) };
+        let step = if min { 2 } else { 1 };
+        let blocks = rows.k / 32;
+        let mut acc = [[_mm512_setzero_ps(); M]; R];
+        let mut s = [[0f32; 8]; R];
+        let mut b = 0;
+        // SAFETY: block b of row r and its 32 activations exist for b < blocks; `s` has room for four blocks' scales.
+        unsafe {
+            let add = |acc: &mut [__m512; M], r: usize, b: usize, s: *const f32| {
+                let w = weights32::<Q>(rows.w.add(r * rows.row_bytes + b * bytes), s);
+                for i in 0..M {
+                    let x = rows.x.add(i * rows.k + b * 32);
+                    acc[i] = _mm512_fmadd_ps(w[0], _mm512_loadu_ps(x), acc[i]);
+                    acc[i] = _mm512_fmadd_ps(w[1], _mm512_loadu_ps(x.add(16)), acc[i]);
                 }
+            };
+            while b + 4 <= blocks {
+                for r in 0..R {
+                    let p = rows.w.add(r * rows.row_bytes + b * bytes);
+                    prefetch::<R>(p, rows.row_bytes, 4 * bytes);
+                    scales4::<Q>(p, s[r].as_mut_ptr());
+                    from_memory(s[r].as_ptr());
+                }
+                for j in 0..4 {
+                    for r in 0..R {
+                        add(&mut acc[r], r, b + j, s[r].as_ptr().add(j * step));
+                    }
+                }
+                b += 4;
             }
-            b += 4;
-        }
-        while b < blocks {
-            let x = rows.x.add(b * 32);
-            let x = [_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))];
-            for r in 0..R {
-                let p = rows.w.add(r * rows.row_bytes + b * bytes);
-                add(&mut acc[r], p, scales1::<Q>(p).as_ptr(), x);
+            while b < blocks {
+                for r in 0..R {
+                    let s = scales1::<Q>(rows.w.add(r * rows.row_bytes + b * bytes));
+                    add(&mut acc[r], r, b, s.as_ptr());
+                }
+                b += 1;
             }
-            b += 1;
+            store_sums(&acc, y, ldy);
         }
-        store_sums(acc.map(|a| _mm512_add_ps(a[0], a[1])), y);
     }
 }
 
@@ -472,33 +620,37 @@ unsafe fn quarter<const Q: usize>(p: *const u8, j: usize, s: &[f32; 16], mut put
     }
 }
 
-/// R rows of a 256-wide block format.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn block256_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
-    let bytes = const { LINEAR[Q].bytes() };
-    let mut acc = [[_mm512_setzero_ps(); 2]; R];
-    let mut s = [[0f32; 16]; R];
-    for b in 0..rows.k / 256 {
-        // SAFETY: block b of every row and its 256 activations exist.
-        unsafe {
-            let x = rows.x.add(b * 256);
-            let block = |r: usize| rows.w.add(r * rows.row_bytes + b * bytes);
-            for r in 0..R {
-                prefetch::<R>(block(r), rows.row_bytes, bytes);
-                scales256::<Q>(block(r), &mut s[r]);
-                from_memory(s[r].as_ptr());
-            }
-            for j in 0..4 {
+impl<const Q: usize> Weights for Block256<Q> {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn rows<const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize) {
+        let bytes = const { LINEAR[Q].bytes() };
+        let mut acc = [[_mm512_setzero_ps(); M]; R];
+        let mut s = [[0f32; 16]; R];
+        for b in 0..rows.k / 256 {
+            // SAFETY: block b of every row and its 256 activations exist.
+            unsafe {
+                let x = rows.x.add(b * 256);
+                let block = |r: usize| rows.w.add(r * rows.row_bytes + b * bytes);
                 for r in 0..R {
-                    quarter::<Q>(block(r), j, &s[r], |i, w| {
-                        acc[r][i / 16 % 2] = _mm512_fmadd_ps(w, _mm512_loadu_ps(x.add(i)), acc[r][i / 16 % 2]);
-                    });
+                    prefetch::<R>(block(r), rows.row_bytes, bytes);
+                    scales256::<Q>(block(r), &mut s[r]);
+                    from_memory(s[r].as_ptr());
+                }
+                for j in 0..4 {
+                    for r in 0..R {
+                        quarter::<Q>(block(r), j, &s[r], |at, w| {
+                            for i in 0..M {
+                                acc[r][i] = _mm512_fmadd_ps(w, _mm512_loadu_ps(x.add(i * rows.k + at)), acc[r][i]);
+                            }
+                        });
+                    }
                 }
             }
         }
+        // SAFETY: the caller has room for R sums in each of M rows.
+        unsafe { store_sums(&acc, y, ldy) }
     }
-    // SAFETY: the caller has room for R sums.
-    unsafe { store_sums(acc.map(|a| _mm512_add_ps(a[0], a[1])), y) }
 }
 
 #[inline]

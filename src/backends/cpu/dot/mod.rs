@@ -28,8 +28,10 @@ use std::sync::OnceLock;
 
 pub use int8::{GROUP as INT8_GROUP, SMALLEST as INT8_SMALLEST, gemv_int8, round_int8};
 
-/// Rows of activations up to which weights are streamed past them; more are worth decoding or packing the weights.
+/// Rows of activations that one pass over the weights takes at most.
 pub const MAX_ROWS: usize = 8;
+/// The most that [`Path::streamed_rows`] gives.
+pub const MAX_STREAMED_ROWS: usize = 16;
 
 /// Which instructions the kernels use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -126,6 +128,17 @@ impl Path {
             None => Ok(Path::ALL.into_iter().rfind(|p| p.is_available()).unwrap_or(Path::Plain)),
         })
         .clone()
+    }
+
+    /// Rows of activations up to which weights are streamed past them; more are worth decoding or packing the weights. With AVX-512 blocks are decoded in
+    /// registers fast enough for several passes.
+    pub fn streamed_rows(self, dtype: DType) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if self == Path::Avx512 && avx512::decodes(dtype) {
+            return MAX_STREAMED_ROWS;
+        }
+        let _ = dtype;
+        MAX_ROWS
     }
 
     /// The kernels that work on decoded weights.
@@ -290,6 +303,11 @@ pub fn gemv_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32
     // SAFETY: as above.
     #[cfg(target_arch = "x86_64")]
     if path == Path::Avx2 && unsafe { avx2::gemv_multi(dtype, w, row_bytes, x, y, [m, ldy]) } {
+        return;
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "x86_64")]
+    if path == Path::Avx512 && unsafe { avx512::gemv_multi(dtype, w, row_bytes, x, y, [m, ldy]) } {
         return;
     }
     let Kernels { decode, tile } = path.kernels();

@@ -1,5 +1,5 @@
 //! Block formats times activations of int8, each 32 with a scale: opt-in, since it changes results by about 0.4 %. With AVX2 up to four rows of
-//! activations are multiplied as integers; elsewhere, and with more rows, the rounded activations are floats again.
+//! activations are multiplied as integers; elsewhere, with more rows, and where AVX-512 decodes faster, the rounded activations are floats again.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -92,7 +92,7 @@ pub fn gemv_int8(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32]
         assert!(path.is_available(), "the {} path needs a processor that has it", path.name());
         let finite = rounded.round(path, x);
         #[cfg(target_arch = "x86_64")]
-        if finite && matches!(path, Path::Avx2 | Path::Avx512) && m > 0 {
+        if finite && (path == Path::Avx2 || path == Path::Avx512 && !super::avx512::decodes(dtype)) && m > 0 {
             super::check_product(path, dtype, (w, row_bytes), x, y, [m, ldy]);
             // SAFETY: the lengths and the processor's features were checked just above.
             if unsafe { avx2::products(dtype, w, row_bytes, rounded, y, [m, ldy]) } {
