@@ -137,14 +137,14 @@ fn test_results() {
         String::from_utf8(awk.wait_with_output().ok()?.stdout).ok()
     };
     if cfg!(unix) {
-        assert!(run(block.into()).unwrap().ends_with("\n259 passed, 0 failed, 0 skipped\n"));
+        assert_eq!(run(block.into()).unwrap(), "259 passed, 0 failed, 0 skipped\n");
         let two = run(format!("{block}test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured\n")).unwrap();
-        assert!(two.ends_with("\n262 passed, 2 failed, 1 skipped\n"), "{two}");
+        assert_eq!(two, "262 passed, 2 failed, 1 skipped\n");
         // The slowest tests come before the sum, with their programs.
         let timed = "     Running tests/it/main.rs (target/it-1)\ntest a::b ... ok <1.5s>\ntest c ... \u{1b}[31mFAILED\u{1b}[m <12.26s>\n";
         let slowest = run(format!("{timed}{block}")).unwrap();
-        let want = "\n     12.3 s  tests/it/main.rs: c\n      1.5 s  tests/it/main.rs: a::b\n259 passed, 0 failed, 0 skipped\n";
-        assert!(slowest.ends_with(want), "{slowest}");
+        let want = "     12.3 s  tests/it/main.rs: c\n      1.5 s  tests/it/main.rs: a::b\n259 passed, 0 failed, 0 skipped\n";
+        assert_eq!(slowest, want);
     }
 }
 
