@@ -75,9 +75,9 @@ pub(super) unsafe fn gemv_multi(dtype: DType, w: &[u8], row_bytes: usize, x: &[f
         }};
     }
     match dtype {
-        DType::F32 => by!(Plain<F32>),
-        DType::F16 => by!(Plain<F16>),
-        DType::BF16 => by!(Plain<BF16>),
+        DType::F32 => by!(Floats<F32>),
+        DType::F16 => by!(Floats<F16>),
+        DType::BF16 => by!(Floats<BF16>),
         _ => with_format!(dtype, Q => match const { kernel(Q) } {
             Kernel::Blocks32 => by!(Block32<Q>),
             Kernel::Blocks256 => by!(Block256<Q>),
@@ -88,7 +88,7 @@ pub(super) unsafe fn gemv_multi(dtype: DType, w: &[u8], row_bytes: usize, x: &[f
 }
 
 /// Weights of some storage format that are multiplied as they are decoded, in registers.
-trait Weights {
+trait RowDecoder {
     /// Rows of weights that one row of activations is multiplied with at once: more where decoding, not memory, takes the time.
     const AT_ONCE: AtOnce = AtOnce::Eight;
 
@@ -107,18 +107,18 @@ enum AtOnce {
 }
 
 /// f32, f16 or bf16.
-struct Plain<const Q: u8>;
+struct Floats<const Q: u8>;
 /// A format of 32-wide blocks.
 struct Block32<const Q: usize>;
 /// A format of 256-wide blocks.
 struct Block256<const Q: usize>;
 
-/// All rows of weights times m rows of activations, at most [`MAX_ROWS`]: as many rows at once as have their sums in 16 to 20 of the 32 registers.
+/// All rows of weights times m rows of activations, at most [`MAX_ROWS`]: as many rows at once as have their sums in at most 20 of the 32 registers.
 ///
 /// # Safety
 /// The processor has the features; the weights have `rows` rows, the activations `m`, and so has `y`, `ldy` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn few<W: Weights>(all: Rows, y: &mut [f32], [m, rows, ldy]: [usize; 3]) {
+unsafe fn few<W: RowDecoder>(all: Rows, y: &mut [f32], [m, rows, ldy]: [usize; 3]) {
     // SAFETY: the caller's promise.
     unsafe {
         match m {
@@ -142,7 +142,7 @@ unsafe fn few<W: Weights>(all: Rows, y: &mut [f32], [m, rows, ldy]: [usize; 3]) 
 /// # Safety
 /// See [`few`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn by_rows<W: Weights, const R: usize, const M: usize>(all: Rows, y: &mut [f32], [rows, ldy]: [usize; 2]) {
+unsafe fn by_rows<W: RowDecoder, const R: usize, const M: usize>(all: Rows, y: &mut [f32], [rows, ldy]: [usize; 2]) {
     let mut r = 0;
     while r < rows {
         // SAFETY: rows r .. r + R, or r alone, lie inside the weights and each row of `y`.
@@ -369,7 +369,7 @@ unsafe fn plain_row<const Q: u8>(row: Rows) -> f32 {
     _mm512_reduce_add_ps(_mm512_add_ps(acc[0], acc[1]))
 }
 
-impl<const Q: u8> Weights for Plain<Q> {
+impl<const Q: u8> RowDecoder for Floats<Q> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn rows<const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize) {
@@ -478,7 +478,7 @@ unsafe fn signed16(p: *const u8, d: __m512) -> __m512 {
     unsafe { _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))), d) }
 }
 
-impl<const Q: usize> Weights for Block32<Q> {
+impl<const Q: usize> RowDecoder for Block32<Q> {
     const AT_ONCE: AtOnce = if LINEAR[Q].quants.low.width == 8 { AtOnce::Four } else { AtOnce::Eight };
 
     #[inline]
@@ -620,7 +620,7 @@ unsafe fn quarter<const Q: usize>(p: *const u8, j: usize, s: &[f32; 16], mut put
     }
 }
 
-impl<const Q: usize> Weights for Block256<Q> {
+impl<const Q: usize> RowDecoder for Block256<Q> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn rows<const R: usize, const M: usize>(rows: Rows, y: *mut f32, ldy: usize) {
