@@ -29,7 +29,7 @@ pub struct ModelArgs {
     #[arg(long)]
     pub dtype: Option<String>,
     /// Round activations before products, as llama.cpp does on a CPU: bf16 for layers in bf16 (prompts on CPUs with bf16 instructions), int8 for
-    /// layers in block formats (less time a token on x86, results change by about 0.4 %)
+    /// layers in block formats (less time a token on x86 without AVX-512, results change by about 0.4 %)
     #[arg(long, value_name = "TYPE", value_parser = Rounding::NAMES)]
     pub activations: Option<String>,
     /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)

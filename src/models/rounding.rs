@@ -7,7 +7,8 @@ use crate::dtype::DType;
 pub enum Rounding {
     /// bf16, where the weight is bf16: for processors with instructions for pairs of bf16.
     Bf16,
-    /// int8, each 32 neighbours with a scale, where the weight is in a block format: a processor multiplies one row, or a few, as integers.
+    /// int8, each 32 neighbours with a scale, where the weight is in a block format. A processor with AVX2 and without AVX-512 multiplies
+    /// up to four rows as integers (with AVX-512 those in Q2_K and Q3_K); elsewhere the rounded activations are multiplied as floats, and no speed is gained.
     Int8,
 }
 

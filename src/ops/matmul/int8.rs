@@ -131,7 +131,8 @@ impl Tensor {
     }
 
     /// The product of x `[…, K]`, each 32 neighbours rounded to int8 with a scale of their own, and the transpose of a weight `[N, K]` in a block format:
-    /// `[…, N]`. For a few rows a processor multiplies integers; otherwise the rounded numbers are multiplied as floats.
+    /// `[…, N]`. For a few rows a processor multiplies integers where that is faster
+    /// (`dot::gemv_int8`); otherwise the rounded numbers are multiplied as floats.
     ///
     /// # Errors
     /// Those of [`Tensor::matmul`].
