@@ -70,17 +70,18 @@ in_groups() {
         tests[key] = tests[key] " " $0
     } END { for (i = 1; i <= n; i++) print tests[order[i]] }') || return 1
     [ -n "$names" ] || return 0
-    if [ -n "${TL_TEST_QUEUE:-}" ]; then
-        local group
-        # Names have no spaces.
-        # shellcheck disable=SC2086
-        while read -r group; do enqueue --group "$program" $group; done <<<"$names"
-        return 0
+    local group queue=${TL_TEST_QUEUE:-}
+    # Without a queue of all programs they have one of their own, which what is put there does not see.
+    if [ -z "$queue" ]; then
+        local TL_TEST_QUEUE
+        TL_TEST_QUEUE=$(mktemp -d)
     fi
-    TL_TEST_LOCK=$(mktemp)
-    export TL_TEST_LOCK
-    xargs -P "$(nproc)" -L 1 "$timed_test" --group "$program" <<<"$names" || failed=1
-    rm -f "$TL_TEST_LOCK"
+    # Names have no spaces.
+    # shellcheck disable=SC2086
+    while read -r group; do enqueue --group "$program" $group; done <<<"$names"
+    [ -z "$queue" ] || return 0
+    run_queue || failed=1
+    rm -rf "$TL_TEST_QUEUE"
     return $failed
 }
 case $program in
